@@ -1,0 +1,39 @@
+# `make demo` and `make test` each do everything on a fresh Debian machine with Python 3.11+; `make setup` only installs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS := 1
+
+.PHONY: setup system demo test lint types clean
+
+setup: $(VENV)/.installed system
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# Chromium renders the report in one test. Where it cannot be installed, that test is skipped and says so.
+system:
+	@command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || { \
+	  if command -v apt-get >/dev/null 2>&1 && [ "$$(id -u)" = 0 ]; then \
+	    echo "installing Chromium for the report test"; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
+	      || echo "Chromium could not be installed: the report test will be skipped (try: apt-get install chromium)"; \
+	  else echo "Chromium is missing: the report test will be skipped (install it with: sudo apt-get install chromium)"; fi; }
+
+demo: $(VENV)/.installed
+	$(BIN)/hvcl demo
+
+test: setup lint types
+	$(BIN)/pytest -n 2
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Hierarchical variational continual learning."""
