@@ -1,0 +1,5 @@
+"""Gates p(m|x): which expert answers for an input."""
+
+from hvcl.gates.softmax import SoftmaxGate
+
+__all__ = ["SoftmaxGate"]

@@ -1,0 +1,57 @@
+"""The softmax gate of the paper, and its prior: the gate as it was after the previous task."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class SoftmaxGate(nn.Module):
+    r"""A linear-softmax selection policy :math:`p(m|x) \propto \exp(w_m^T x + b_m)`.
+
+    Its weights are not sampled (a second stochastic step would hinder specialisation). The prior is the previous
+    gate *evaluated on the current input*; before the first task its weights are zero, which makes it uniform.
+    """
+
+    prior_weight: Tensor
+    prior_bias: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        experts: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(torch.empty(experts, in_features, **factory))
+        self.bias = nn.Parameter(torch.empty(experts, **factory))
+        self.register_buffer("prior_weight", torch.empty(experts, in_features, **factory))
+        self.register_buffer("prior_bias", torch.empty(experts, **factory))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Small random weights (ties would send every input to the first expert) and a uniform prior."""
+        with torch.no_grad():
+            self.weight.normal_(0.0, 1.0 / math.sqrt(self.weight.shape[1]))
+            for zero in (self.bias, self.prior_weight, self.prior_bias):
+                zero.zero_()
+
+    def forward(self, features: Tensor) -> Tensor:
+        """log p(m|x), ``[B, M]``."""
+        return F.linear(features, self.weight, self.bias).log_softmax(1)
+
+    def prior(self, features: Tensor) -> Tensor:
+        """log p(m|x) of the prior gate on the same input, ``[B, M]``."""
+        return F.linear(features, self.prior_weight, self.prior_bias).log_softmax(1)
+
+    @torch.no_grad()
+    def consolidate(self) -> None:
+        """Make the gate the prior of what comes next."""
+        self.prior_weight.copy_(self.weight)
+        self.prior_bias.copy_(self.bias)

@@ -1,0 +1,38 @@
+"""MoVE layers: drop-in counterparts of torch.nn's layers with a mixture of variational experts inside."""
+
+from hvcl.layers.base import MoVELayer, MoVEOptions
+from hvcl.layers.conv import (
+    MoVEConv1d,
+    MoVEConv2d,
+    MoVEConv3d,
+    MoVEConvTranspose1d,
+    MoVEConvTranspose2d,
+    MoVEConvTranspose3d,
+)
+from hvcl.layers.linear import MoVELinear
+from hvcl.layers.module import (
+    LossTerm,
+    VariationalModule,
+    consolidate,
+    loss_terms,
+    sampling,
+    variational_modules,
+)
+
+__all__ = [
+    "LossTerm",
+    "MoVEConv1d",
+    "MoVEConv2d",
+    "MoVEConv3d",
+    "MoVEConvTranspose1d",
+    "MoVEConvTranspose2d",
+    "MoVEConvTranspose3d",
+    "MoVELayer",
+    "MoVELinear",
+    "MoVEOptions",
+    "VariationalModule",
+    "consolidate",
+    "loss_terms",
+    "sampling",
+    "variational_modules",
+]

@@ -1,0 +1,334 @@
+"""The mixture-of-variational-experts (MoVE) layer, for any linear operator."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict, get_args
+
+import torch
+from torch import Tensor, nn
+
+from hvcl.errors import InputError
+from hvcl.gates import SoftmaxGate
+from hvcl.layers.dispatch import Plan, Routing, Segment, route
+from hvcl.layers.diversity import log_determinant, median_width, squared_distances
+from hvcl.layers.module import VariationalModule
+from hvcl.layers.noise import random_signs
+from hvcl.posteriors import MeanFieldGaussian
+from hvcl.posteriors.mean_field import SigmaKind, SigmaTransform
+
+Estimator = Literal["flipout", "local", "mean"]
+Usage = Literal["gate", "uniform"]
+
+_TINY = 1e-20
+"""Under the square root of a variance: an all-zero input has no noise, and its gradient must be 0, not 0 * inf."""
+
+
+class MoVEOptions(TypedDict, total=False):
+    """The keyword options that every MoVE layer takes beside `experts` and the arguments of its torch.nn counterpart.
+
+    `experts` is M, the number of experts (default 2). With one expert there is no gate: a plain variational layer.
+    """
+
+    top_k: int
+    """Experts evaluated per example (default 1)."""
+    estimator: Estimator
+    """How weight noise is drawn: "flipout" (default), "local" reparameterisation, "mean" (no noise)."""
+    sigma: SigmaKind
+    """One sigma per "weight" (default) or per output "unit"."""
+    routing: Routing
+    """The most probable experts ("argmax", default), or experts drawn from the gate in training ("sample")."""
+    usage: Usage
+    """Weight of an expert's KL: the batch's mean "gate" mass on it (default), or 1 for every expert ("uniform")."""
+    initial_sigma: float
+    """Posterior sigma at the start, as a fraction of the He standard deviation (default 0.1)."""
+    prior_sigma: float | None
+    """Standard deviation of the first prior N(0, s^2); None (default): the He standard deviation."""
+    sigma_transform: SigmaTransform
+    """sigma = "exp"(rho) (default) or "softplus"(rho)."""
+    kernel_width: float | None
+    """Width h of the diversity kernel; None (default): median heuristic, frozen until the next `consolidate`."""
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+class _Trace:
+    """What the last forward pass left behind for the loss terms. Copies and pickles of a layer start without one."""
+
+    log_probabilities: Tensor | None = None
+    features: Tensor | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Trace:
+        return _Trace()
+
+    def __reduce__(self) -> tuple[type[_Trace], tuple[()]]:
+        return _Trace, ()
+
+
+class MoVELayer(VariationalModule):
+    r"""M experts of one shape, each with a Gaussian posterior over its weights, and a gate on the layer's own input.
+
+    .. math::
+        y = \sum_{m \in \text{top-}k(x)} w_m(x) \, \big(A(x; \theta_m) + b_m\big), \qquad
+        \theta_m \sim q_m = N(\mu_m, \sigma_m^2)
+
+    with A the layer's linear operator (a matrix product, a convolution, a transposed convolution), deterministic biases b,
+    and mixture weights w from the gate p(m|x) (see `hvcl.layers.dispatch.route`). Training draws one posterior sample per
+    forward pass; evaluation uses the posterior means, or samples within `hvcl.layers.sampling(module)`.
+
+    Weight noise, with E the same standard normal draw for all experts (each expert's marginal is exact):
+
+    - ``flipout``: :math:`A(x; \mu_m) + A(x \circ s; \sigma_m \circ E) \circ r` with random signs s, r per example, which
+      decorrelate the examples (Wen et al., 2018);
+    - ``local``: :math:`A(x; \mu_m) + \sqrt{A(x^2; \sigma_m^2)} \circ \epsilon`, noise on the outputs (Kingma et al., 2015).
+      Output marginals are exact; in convolutions the outputs at different places are drawn independently;
+    - ``mean``: no noise.
+
+    After a forward pass `terms()` gives, each a scalar:
+
+    - ``expert_kl``: :math:`\sum_m u_m KL[q_m \| p_m]` in nats, u the gate's mean mass on m in the batch (not detached) or 1;
+    - ``gate_kl``: mean over the batch of :math:`KL[p(m|x) \| p_{prior}(m|x)]`, the prior gate on the same input;
+    - ``conditional_entropy`` H(M|X) and ``marginal_entropy`` H(M) of the batch, in nats;
+    - ``diversity``: log det(K + jitter I) of the experts' Wasserstein-2 kernel matrix.
+    """
+
+    kernel_width: Tensor
+
+    def __init__(
+        self,
+        *,
+        weight_shape: tuple[int, ...],
+        units: int,
+        expand_units: Callable[[Tensor], Tensor],
+        fan_in: float,
+        gate_features: int,
+        bias: bool,
+        experts: int = 2,
+        top_k: int = 1,
+        estimator: Estimator = "flipout",
+        sigma: SigmaKind = "weight",
+        routing: Routing = "argmax",
+        usage: Usage = "gate",
+        initial_sigma: float = 0.1,
+        prior_sigma: float | None = None,
+        sigma_transform: SigmaTransform = "exp",
+        kernel_width: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        _require_positive(experts=experts)
+        if not 1 <= top_k <= experts:
+            raise InputError(f"top_k must lie between 1 and the number of experts ({experts}), got {top_k}")
+        _require_choice("estimator", estimator, Estimator)
+        _require_choice("sigma", sigma, SigmaKind)
+        _require_choice("routing", routing, Routing)
+        _require_choice("usage", usage, Usage)
+        _require_choice("sigma_transform", sigma_transform, SigmaTransform)
+        if kernel_width is not None and kernel_width <= 0:
+            raise InputError(f"kernel_width must be positive or None (median heuristic), got {kernel_width}")
+        self.experts = experts
+        self.top_k = top_k
+        self.estimator: Estimator = estimator
+        self.routing: Routing = routing
+        self.usage: Usage = usage
+        self.units = units
+        self.fixed_width = kernel_width
+        self.posterior = MeanFieldGaussian(
+            experts,
+            weight_shape,
+            units,
+            expand_units,
+            fan_in,
+            sigma=sigma,
+            initial_sigma=initial_sigma,
+            prior_sigma=prior_sigma,
+            transform=sigma_transform,
+            device=device,
+            dtype=dtype,
+        )
+        self.bias = nn.Parameter(torch.zeros(experts, units, device=device, dtype=dtype)) if bias else None
+        self.gate = SoftmaxGate(gate_features, experts, device, dtype) if experts > 1 else None
+        self.register_buffer("kernel_width", torch.tensor(kernel_width or 0.0, device=device, dtype=dtype))
+        self._trace = _Trace()
+
+    # -- what a kind of layer has to say ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _operator(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """A(x; weight) + bias for one expert."""
+
+    @abstractmethod
+    def _norm(self, x: Tensor) -> Tensor:
+        """Square root of A(x^2; 1): what a shared unit sigma is multiplied with; broadcasts against the output."""
+
+    @abstractmethod
+    def _gate_input(self, x: Tensor) -> Tensor:
+        """What the gate reads, ``[B, gate_features]``."""
+
+    @abstractmethod
+    def _per_channel(self, values: Tensor, like: Tensor) -> Tensor:
+        """View ``[B or 1, channels]`` so that it broadcasts against a batch of inputs or outputs like `like`."""
+
+    # -- forward ------------------------------------------------------------------------------------------------------
+
+    def _mixture(self, x: Tensor) -> Tensor:
+        """The layer's answer to a batch ``[B, ...]``."""
+        trace = self._trace
+        if self.gate is None:
+            trace.log_probabilities = trace.features = None
+            return self._experts(x, [Segment(0, 0, len(x))])
+        trace.features = self._gate_input(x)
+        trace.log_probabilities = self.gate(trace.features)
+        plan: Plan = route(trace.log_probabilities, self.top_k, self.routing, self.training)
+        if not plan.segments:  # an empty batch: any expert gives the right empty shape
+            return self._experts(x, [Segment(0, 0, 0)])
+        return plan.combine(self._experts(plan.gather(x), plan.segments))
+
+    def _experts(self, x: Tensor, segments: list[Segment]) -> Tensor:
+        """Every segment's rows through its expert, in order."""
+        means = self.posterior.mean.unbind(0)
+        biases = self.bias.unbind(0) if self.bias is not None else (None,) * self.experts
+        answer = _join([self._operator(x[a:b], means[m], biases[m]) for m, a, b in segments])
+        if self.estimator == "mean" or not self.is_sampling:
+            return answer
+        noise = self._flipout_noise if self.estimator == "flipout" else self._local_noise
+        return answer + noise(x, segments, answer)
+
+    def _flipout_noise(self, x: Tensor, segments: list[Segment], answer: Tensor) -> Tensor:
+        posterior = self.posterior
+        shared = torch.randn_like(posterior.mean[0])
+        signs_in = random_signs(len(x), x.shape[1], x)
+        signs_out = self._per_channel(random_signs(len(x), self.units, x), answer)
+        flipped = x * self._per_channel(signs_in, x)
+        rhos = posterior.rho.unbind(0)
+        if posterior.sigma_kind == "weight":
+            parts = [self._operator(flipped[a:b], posterior.sigma_of(rhos[m]) * shared, None) for m, a, b in segments]
+            return _join(parts) * signs_out
+        # one draw for all experts and sigma on the output: a single operator call for the whole batch
+        return self._operator(flipped, shared, None) * self._unit_sigma(segments, answer) * signs_out
+
+    def _local_noise(self, x: Tensor, segments: list[Segment], answer: Tensor) -> Tensor:
+        posterior = self.posterior
+        if posterior.sigma_kind == "unit":
+            return torch.randn_like(answer) * self._norm(x) * self._unit_sigma(segments, answer)
+        squared = x.square()
+        rhos = posterior.rho.unbind(0)
+        variance = [self._operator(squared[a:b], posterior.sigma_of(rhos[m]).square(), None) for m, a, b in segments]
+        return torch.randn_like(answer) * (_join(variance) + _TINY).sqrt()
+
+    def _unit_sigma(self, segments: list[Segment], answer: Tensor) -> Tensor:
+        """Per-unit sigma of every row's expert, broadcasting against the answer."""
+        sigma = self.posterior.sigma_of(self.posterior.rho).unbind(0)
+        rows = [sigma[m].unsqueeze(0).expand(b - a, -1) for m, a, b in segments]
+        return self._per_channel(sigma[segments[0].expert].unsqueeze(0) if len(segments) == 1 else _join(rows), answer)
+
+    # -- the objective's terms ----------------------------------------------------------------------------------------
+
+    def terms(self) -> dict[str, Callable[[], Tensor]]:
+        """See the class: expert_kl, gate_kl, conditional_entropy, marginal_entropy, diversity."""
+        return {
+            "expert_kl": self.expert_kl,
+            "gate_kl": self.gate_kl,
+            "conditional_entropy": self.conditional_entropy,
+            "marginal_entropy": self.marginal_entropy,
+            "diversity": self.diversity,
+        }
+
+    @property
+    def gate_log_probabilities(self) -> Tensor | None:
+        """log p(m|x) of the last forward pass, ``[B, M]``; None for a layer with one expert, which has no gate."""
+        if self.gate is None:
+            return None
+        log_probabilities = self._trace.log_probabilities
+        if log_probabilities is None:
+            raise InputError("this MoVE layer has not seen a batch yet: run a forward pass before asking for its terms")
+        if len(log_probabilities) == 0:
+            raise InputError("the last batch of this MoVE layer was empty: its terms are means over no examples")
+        return log_probabilities
+
+    def expert_kl(self) -> Tensor:
+        r""":math:`\sum_m u_m KL[q_m \| p_m]` in nats, summed over weights."""
+        kl = self.posterior.kl()
+        if self.usage == "uniform" or self.gate is None:
+            return kl.sum()
+        log_probabilities = self.gate_log_probabilities
+        assert log_probabilities is not None
+        return (log_probabilities.exp().mean(0) * kl).sum()
+
+    def gate_kl(self) -> Tensor:
+        """Mean over the batch of KL[p(m|x) || prior p(m|x)] in nats."""
+        log_probabilities = self.gate_log_probabilities
+        if log_probabilities is None or self.gate is None or self._trace.features is None:
+            return self._zero()
+        prior = self.gate.prior(self._trace.features)
+        return (log_probabilities.exp() * (log_probabilities - prior)).sum(1).mean()
+
+    def conditional_entropy(self) -> Tensor:
+        """H(M|X) of the batch in nats: low when every input is sure of its expert."""
+        log_probabilities = self.gate_log_probabilities
+        if log_probabilities is None:
+            return self._zero()
+        return -(log_probabilities.exp() * log_probabilities).sum(1).mean()
+
+    def marginal_entropy(self) -> Tensor:
+        """H(M) of the batch in nats: low when few experts are used."""
+        log_probabilities = self.gate_log_probabilities
+        if log_probabilities is None:
+            return self._zero()
+        contributions: Tensor = torch.special.entr(log_probabilities.exp().mean(0))
+        return contributions.sum()
+
+    def diversity(self) -> Tensor:
+        """log det(K + jitter I) of the experts' Wasserstein-2 kernel; 0 for a single expert."""
+        if self.experts == 1:
+            return self._zero()
+        posterior = self.posterior
+        shared = 1.0 if posterior.sigma_kind == "weight" else posterior.mean[0].numel() / self.units
+        distances = squared_distances(posterior.mean, posterior.sigma_of(posterior.rho), shared)
+        if self.kernel_width == 0:  # not yet frozen for this task
+            self.kernel_width.copy_(median_width(distances.detach()))
+        return log_determinant(distances, self.kernel_width)
+
+    def consolidate(self) -> None:
+        """Posterior and gate become the priors; the diversity kernel's width is measured anew."""
+        self.posterior.consolidate()
+        if self.gate is not None:
+            self.gate.consolidate()
+        self.kernel_width.fill_(self.fixed_width or 0.0)
+
+    def reset_parameters(self) -> None:
+        """Start anew: fresh posteriors, first priors, a fresh gate."""
+        self.posterior.reset_parameters()
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        if self.gate is not None:
+            self.gate.reset_parameters()
+        self.kernel_width.fill_(self.fixed_width or 0.0)
+        self._trace = _Trace()
+
+    def _zero(self) -> Tensor:
+        return self.posterior.mean.new_zeros(())
+
+    def _options_repr(self) -> str:
+        return (
+            f"experts={self.experts}, top_k={self.top_k}, estimator={self.estimator!r}, "
+            f"sigma={self.posterior.sigma_kind!r}, routing={self.routing!r}"
+        )
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _require_positive(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise InputError(f"{name} must be at least 1, got {value}")
+
+
+def _require_choice(name: str, value: str, kind: Any) -> None:
+    choices = get_args(kind)
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

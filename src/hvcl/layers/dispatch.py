@@ -1,0 +1,135 @@
+"""Sparse dispatch: only the chosen experts are computed, each on one contiguous slice of the batch.
+
+Rows are sorted by expert once (stable), every active expert gets its slice, and the inverse permutation puts the
+answers back. Both moves are permutations, so each one's gradient is the other move: gathers in both directions and
+never a scatter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+Routing = Literal["argmax", "sample"]
+
+
+class Segment(NamedTuple):
+    """Rows `start` to `stop` of the sorted batch belong to `expert`."""
+
+    expert: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who computes what: a batch of B rows with k choices each makes B * k slots, sorted by expert.
+
+    `rows[s]` is the row that slot s computes, `slots[b * k + j]` the slot that holds row b's j-th choice, and `weights`
+    the mixture weights in slot order. `rows` is None when one expert takes the whole batch and nothing moves.
+    """
+
+    segments: list[Segment]
+    weights: Tensor
+    rows: Tensor | None
+    slots: Tensor | None
+    top_k: int
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Rows of `x` in slot order."""
+        if self.rows is None:
+            return x
+        gathered: Tensor = _Gather.apply(x, self.rows, self.slots, self.top_k)  # type: ignore[no-untyped-call]
+        return gathered
+
+    def combine(self, y: Tensor) -> Tensor:
+        """Weight the answers in slot order and sum every row's k answers: ``[B, ...]``."""
+        y = y * self.weights.view(-1, *[1] * (y.dim() - 1))
+        if self.rows is None:
+            return y
+        combined: Tensor = _Combine.apply(y, self.rows, self.slots, self.top_k)  # type: ignore[no-untyped-call]
+        return combined
+
+
+def route(log_probabilities: Tensor, top_k: int, routing: Routing, training: bool) -> Plan:
+    r"""Choose k experts for every row of ``log_probabilities [B, M]`` and lay out the work.
+
+    - ``argmax``: the k most probable experts. For k = 1 the answer is weighted by p(m|x) itself: a softmax over the one
+      chosen logit would be 1 and leave the gate without a gradient.
+    - ``sample`` (training only): k experts drawn without replacement from p (Gumbel top-k). For k = 1 the weight is
+      p / stop_gradient(p): 1 in value, the score-function gradient in the backward pass. Outside training the most
+      probable experts are taken, with the weight in value that training gave them.
+
+    For k > 1 the original probabilities are renormalised over the chosen k.
+    """
+    batch, experts = log_probabilities.shape
+    scores = log_probabilities.detach()
+    if routing == "sample" and training:
+        scores = scores - torch.empty_like(scores).exponential_().log_()
+    if top_k == 1:
+        chosen = scores.argmax(1, keepdim=True)
+    elif top_k == experts:
+        chosen = torch.arange(experts, device=scores.device).expand(batch, experts)
+    else:
+        chosen = scores.topk(top_k, dim=1).indices
+    log_weights = log_probabilities.gather(1, chosen)
+    if top_k > 1:
+        weights = log_weights.softmax(1)
+    elif routing == "sample":
+        weights = (log_weights - log_weights.detach()).exp()
+    else:
+        weights = log_weights.exp()
+
+    expert_of = chosen.flatten()
+    counts = torch.bincount(expert_of, minlength=experts).tolist()
+    segments = []
+    start = 0
+    for expert, count in enumerate(counts):
+        if count:
+            segments.append(Segment(expert, start, start + count))
+            start += count
+    weights = weights.flatten()
+    if len(segments) <= 1 and top_k == 1:
+        return Plan(segments, weights, None, None, top_k)
+    order = expert_of.argsort(stable=True)
+    slots = torch.empty_like(order)
+    slots[order] = torch.arange(len(order), device=order.device)
+    rows = order if top_k == 1 else order // top_k
+    return Plan(segments, weights.index_select(0, order), rows, slots, top_k)
+
+
+def _to_slots(x: Tensor, rows: Tensor) -> Tensor:
+    return x.index_select(0, rows)
+
+
+def _to_rows(y: Tensor, slots: Tensor, top_k: int) -> Tensor:
+    y = y.index_select(0, slots)
+    return y if top_k == 1 else y.view(-1, top_k, *y.shape[1:]).sum(1)
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor, slots: Tensor, top_k: int) -> Tensor:
+        ctx.slots, ctx.top_k = slots, top_k
+        return _to_slots(x, rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _to_rows(grad, ctx.slots, ctx.top_k), None, None, None
+
+
+class _Combine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, y: Tensor, rows: Tensor, slots: Tensor, top_k: int) -> Tensor:
+        ctx.rows = rows  # type: ignore[attr-defined]
+        return _to_rows(y, slots, top_k)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _to_slots(grad, ctx.rows), None, None, None

@@ -1,0 +1,67 @@
+"""Dense MoVE layer."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from hvcl.errors import InputError
+from hvcl.layers.base import MoVELayer, MoVEOptions, _require_positive
+
+
+class MoVELinear(MoVELayer):
+    r"""A mixture of M variational dense layers: the operator is :math:`A(x; W) = x W` with W of shape ``[in, out]``.
+
+    Takes ``(*, in_features)`` like `torch.nn.Linear`; every row of the flattened input chooses its own experts.
+    See `MoVELayer` for the mathematics and `MoVEOptions` for the options.
+
+    Example:
+        >>> layer = MoVELinear(784, 256, experts=4)
+        >>> layer(torch.randn(32, 784)).shape
+        torch.Size([32, 256])
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, experts: int = 2, *, bias: bool = True, **options: Unpack[MoVEOptions]
+    ) -> None:
+        _require_positive(in_features=in_features, out_features=out_features)
+        super().__init__(
+            weight_shape=(in_features, out_features),
+            units=out_features,
+            expand_units=partial(torch.unsqueeze, dim=1),
+            fan_in=in_features,
+            gate_features=in_features,
+            bias=bias,
+            experts=experts,
+            **options,
+        )
+        self.in_features = in_features
+        self.out_features = out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(*, in_features)`` to ``(*, out_features)``."""
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
+            raise InputError(f"MoVELinear expects (*, {self.in_features}), got a tensor of shape {tuple(x.shape)}")
+        if x.dim() == 2:
+            return self._mixture(x)
+        flat = x.reshape(-1, self.in_features)
+        return self._mixture(flat).view(*x.shape[:-1], self.out_features)
+
+    def _operator(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return x @ weight if bias is None else torch.addmm(bias, x, weight)
+
+    def _norm(self, x: Tensor) -> Tensor:
+        return (x.square().sum(1, keepdim=True) + 1e-20).sqrt()
+
+    def _gate_input(self, x: Tensor) -> Tensor:
+        return x
+
+    def _per_channel(self, values: Tensor, like: Tensor) -> Tensor:
+        return values
+
+    def extra_repr(self) -> str:
+        """Shown by print."""
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, {self._options_repr()}"
