@@ -1,0 +1,104 @@
+"""The interface that every method implements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hvcl.errors import InputError
+from hvcl.problem import Problem
+
+State = dict[str, Any]
+"""Nested dicts and lists of tensors, numbers, strings, booleans and None: what a checkpoint can hold without pickling."""
+
+
+class Learner(ABC):
+    """Learns from batches, one after another, and predicts.
+
+    A learner knows no stream, no data set and no file. It is built from a `Problem`, and all that it remembers is in its
+    `state_dict`: a learner that loads it goes on bit-identically.
+    """
+
+    needs_all_data: ClassVar[bool] = False
+    """Upper bounds only: each part of the stream must hold the data of all tasks so far."""
+
+    network: nn.Module | None = None
+    """The network, where there is one: expert usage is read from it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    @abstractmethod
+    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+        """Learn from one batch; returns the named terms of the loss.
+
+        Args:
+            x: inputs ``[B, *problem.input_shape]``, finite.
+            y: output units ``[B]``, integers below ``problem.outputs``.
+            task: task ids ``[B]`` in Task-IL, None elsewhere.
+        """
+
+    def end_task(self) -> None:
+        """A task is over. Only told when the stream has boundaries; learners that need none do nothing here."""
+
+    @abstractmethod
+    def predict(self, x: Tensor, task: Tensor | None = None) -> Tensor:
+        """Class probabilities ``[B, problem.outputs]``; in Task-IL zero outside the head of each example's task."""
+
+    @property
+    def memory(self) -> str:
+        """What is stored of past data, in words: "none", "all examples", "200 examples"."""
+        return "all examples" if self.needs_all_data else "none"
+
+    @property
+    @abstractmethod
+    def parameters(self) -> int:
+        """Number of learned numbers that predictions depend on."""
+
+    @abstractmethod
+    def state_dict(self) -> State:
+        """All of it: weights, priors, optimiser, random state."""
+
+    @abstractmethod
+    def load_state_dict(self, state: State) -> None:
+        """Go on from `state`."""
+
+    def check_inputs(self, x: Tensor, task: Tensor | None) -> None:
+        """Raise `InputError` for inputs that do not fit the problem."""
+        problem = self.problem
+        if tuple(x.shape[1:]) != problem.input_shape or x.dim() == 0:
+            raise InputError(f"inputs must have shape (batch, {_list(problem.input_shape)}), got {tuple(x.shape)}")
+        if len(x) == 0:
+            raise InputError("the batch is empty: give at least one example")
+        if not x.is_floating_point():
+            raise InputError(f"inputs must be floating point, got {x.dtype}: convert them with x.float()")
+        # one sum is far cheaper than a mask; only when it is not finite (or overflows) look closer
+        if not bool(torch.isfinite(x.sum())) and not bool(x.isfinite().all()):
+            bad = int((~x.flatten(1).isfinite().all(1)).sum())
+            raise InputError(f"{bad} of {len(x)} inputs hold NaN or infinite values: clean the data before learning")
+        if (task is None) != (problem.task_outputs is None):
+            raise InputError("task ids must be given in Task-IL, and only there")
+        if task is not None and problem.task_outputs is not None:
+            if task.shape != x.shape[:1] or task.is_floating_point():
+                raise InputError(f"task must hold one integer for each of the {len(x)} examples, got {tuple(task.shape)}")
+            _check_range("task ids", task, len(problem.task_outputs))
+
+    def check_batch(self, x: Tensor, y: Tensor, task: Tensor | None) -> None:
+        """Raise `InputError` for a batch that does not fit the problem."""
+        self.check_inputs(x, task)
+        if y.shape != x.shape[:1] or y.is_floating_point():
+            raise InputError(f"targets must be {len(x)} integers, got {y.dtype} of shape {tuple(y.shape)}")
+        _check_range("targets", y, self.problem.outputs)
+
+
+def _check_range(name: str, values: Tensor, limit: int) -> None:
+    low, high = (int(v) for v in torch.aminmax(values))
+    if low < 0 or high >= limit:
+        raise InputError(f"{name} must lie between 0 and {limit - 1}, got values from {low} to {high}")
+
+
+def _list(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))

@@ -1,0 +1,146 @@
+"""What all learners share that train a network by gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hvcl.errors import InputError, RunError
+from hvcl.learners.base import Learner, State
+from hvcl.learners.random import RandomState
+from hvcl.networks import build_network
+from hvcl.problem import Problem
+
+Terms = dict[str, Tensor]
+"""Named scalars of a loss."""
+
+
+@dataclass(frozen=True)
+class GradientConfig:
+    """Network and optimiser."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Units of the dense layers."""
+    channels: tuple[int, ...] = ()
+    """Channels of the convolutions (3x3, stride 2) in front; none for a dense network."""
+    dropout: float = 0.0
+    """Dropout after every dense layer."""
+    learning_rate: float = 6e-4
+    """Step size of Adam."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda, cuda:1, ..."""
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise InputError(f"learning_rate must be positive, got {self.learning_rate}")
+
+
+class GradientLearner(Learner):
+    """A network trained by Adam on cross-entropy. A method says what to add: override `loss` and `end_task`.
+
+    Task-IL masks the logits to the head of each example's task, in training and in prediction.
+    """
+
+    network: nn.Module
+
+    def __init__(self, problem: Problem, config: GradientConfig, seed: int) -> None:
+        super().__init__(problem)
+        self.config = config
+        self.device = torch.device(config.device)
+        self.random = RandomState(seed)
+        self._heads = _head_mask(problem, self.device)
+        self.start()
+
+    def start(self) -> None:
+        """A new network and a new optimiser."""
+        with self.random.active():
+            self.network = self.build().to(self.device)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=self.config.learning_rate, fused=True)
+
+    def build(self) -> nn.Module:
+        """The network: plain layers unless a method says otherwise."""
+        config = self.config
+        return build_network(
+            self.problem.input_shape,
+            self.problem.outputs,
+            hidden=config.hidden,
+            channels=config.channels,
+            dropout=config.dropout,
+        )
+
+    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+        """One step of Adam on `loss`."""
+        self.check_batch(x, y, task)
+        x, y = x.to(self.device), y.to(self.device)
+        with self.random.active():
+            terms = self.loss(x, y, task)
+            self.optimizer.zero_grad()
+            terms["loss"].backward()
+            self.optimizer.step()
+        return {name: value.item() for name, value in terms.items()}
+
+    def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
+        """The named terms of the loss on a batch; "loss" is what is minimised."""
+        return {"loss": F.cross_entropy(self.logits(x, task), y)}
+
+    def logits(self, x: Tensor, task: Tensor | None) -> Tensor:
+        """The network's outputs, minus infinity outside the head of each example's task."""
+        logits: Tensor = self.network(x)
+        if task is None or self._heads is None:
+            return logits
+        return logits.masked_fill(~self._heads[task.to(self.device)], -torch.inf)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor, task: Tensor | None = None) -> Tensor:
+        """Softmax of the logits, in evaluation mode."""
+        self.check_inputs(x, task)
+        self.network.eval()
+        try:
+            return self.probabilities(x.to(self.device), task).cpu()
+        finally:
+            self.network.train()
+
+    def probabilities(self, x: Tensor, task: Tensor | None) -> Tensor:
+        """Class probabilities in evaluation mode."""
+        return self.logits(x, task).softmax(1)
+
+    @property
+    def parameters(self) -> int:
+        """Number of trainable numbers in the network."""
+        return sum(parameter.numel() for parameter in self.network.parameters())
+
+    def state_dict(self) -> State:
+        """Network (priors are its buffers), optimiser, random state."""
+        return {
+            "network": dict(self.network.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "random": self.random.state(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from `state`."""
+        try:
+            self.network.load_state_dict(state["network"])
+            # keys of the optimiser's state are parameter numbers, which JSON turns into strings
+            optimizer = state["optimizer"]
+            moments = {int(key): value for key, value in optimizer["state"].items()}
+            self.optimizer.load_state_dict({"state": moments, "param_groups": optimizer["param_groups"]})
+            self.random.load_state(state["random"])
+        except (KeyError, RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise RunError(
+                f"the saved state does not fit this learner ({reason}): was it made with other settings?"
+            ) from None
+
+
+def _head_mask(problem: Problem, device: torch.device) -> Tensor | None:
+    """``[tasks, outputs]``: which outputs belong to which task's head."""
+    if problem.task_outputs is None:
+        return None
+    mask = torch.zeros(len(problem.task_outputs), problem.outputs, dtype=torch.bool, device=device)
+    for number, outputs in enumerate(problem.task_outputs):
+        mask[number, list(outputs)] = True
+    return mask

@@ -1,0 +1,40 @@
+"""A random state of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+class RandomState:
+    """The global random state of torch, one's own for as long as it is needed.
+
+    Dropout and initialisers draw from torch's global generator and take no other. Swapping the state in and out keeps a
+    learner reproducible whatever else draws random numbers, and leaves everybody else's numbers alone.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._state = torch.Generator().manual_seed(seed).get_state()
+
+    @contextmanager
+    def active(self, keep: bool = True) -> Iterator[None]:
+        """Draw from this state; with `keep=False` the draws leave no trace in it."""
+        outside = torch.get_rng_state()
+        torch.set_rng_state(self._state)
+        try:
+            yield
+        finally:
+            if keep:
+                self._state = torch.get_rng_state()
+            torch.set_rng_state(outside)
+
+    def state(self) -> Tensor:
+        """For a checkpoint."""
+        return self._state.clone()
+
+    def load_state(self, state: Tensor) -> None:
+        """From a checkpoint."""
+        self._state = state.clone()

@@ -1,0 +1,61 @@
+"""Methods by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hvcl.configuration import configure
+from hvcl.errors import InputError, UnknownNameError
+from hvcl.learners.base import Learner
+from hvcl.problem import Problem
+
+LearnerClass = TypeVar("LearnerClass", bound=type[Learner])
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered method: its learner, the dataclass that configures it, and one line about it."""
+
+    name: str
+    learner: Callable[[Problem, Any, int], Learner]
+    config: type[Any]
+    description: str
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def register(name: str, config: type[Any]) -> Callable[[LearnerClass], LearnerClass]:
+    """Class decorator: make a learner known by `name`. Its constructor takes (problem, config, seed).
+
+    The first line of the class's module docstring, or else of its own, is its description.
+    """
+
+    def decorate(learner: LearnerClass) -> LearnerClass:
+        if name in _METHODS:
+            raise InputError(f"the method name {name!r} is taken by {_METHODS[name].learner}")
+        description = (learner.__doc__ or "").strip().splitlines()[0] if learner.__doc__ else name
+        _METHODS[name] = Method(name, learner, config, description)
+        return learner
+
+    return decorate
+
+
+def known_methods() -> dict[str, Method]:
+    """All registered methods by name."""
+    return dict(_METHODS)
+
+
+def method(name: str) -> Method:
+    """The method called `name`."""
+    if name not in _METHODS:
+        raise UnknownNameError("method", name, _METHODS)
+    return _METHODS[name]
+
+
+def create(name: str, problem: Problem, seed: int = 0, **settings: Any) -> Learner:
+    """A new learner, e.g. ``create("hvcl", stream.problem, seed=1, experts=4)``; `settings` are its configuration's fields."""
+    chosen = method(name)
+    return chosen.learner(problem, configure(chosen.config, settings), seed)

@@ -1,0 +1,61 @@
+"""The paper's architectures, from any kind of layers."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+
+from torch import nn
+
+from hvcl.errors import InputError
+
+DenseFactory = Callable[[int, int], nn.Module]
+"""(in_features, out_features) to a layer."""
+
+ConvFactory = Callable[[int, int], nn.Module]
+"""(in_channels, out_channels) to a 3x3 convolution with stride 2 and padding 1."""
+
+
+def plain_conv(in_channels: int, out_channels: int) -> nn.Module:
+    """The convolution of the paper's CIFAR networks, with stride 2 (stride 4 would collapse 32x32 by the third layer)."""
+    return nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1)
+
+
+def build_network(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    hidden: tuple[int, ...] = (256, 256),
+    channels: tuple[int, ...] = (),
+    dropout: float = 0.0,
+    dense: DenseFactory = nn.Linear,
+    conv: ConvFactory = plain_conv,
+) -> nn.Sequential:
+    """Convolutions (if any), dense layers, and a linear head, with leaky ReLU between and dropout after dense layers.
+
+    `channels=()` flattens the input right away (the MNIST networks); `channels=(8, 16, 32, 64, 128)` with
+    `hidden=(256, 256)` is the paper's CIFAR network: 32-16-8-4-2-1.
+    """
+    if channels and len(input_shape) != 3:
+        raise InputError(f"convolutions need inputs of shape (channels, height, width), got {input_shape}")
+    if not 0 <= dropout < 1:
+        raise InputError(f"dropout must lie in [0, 1), got {dropout}")
+    if outputs < 1 or any(size < 1 for size in (*hidden, *channels, *input_shape)):
+        raise InputError(f"sizes must be positive: outputs {outputs}, hidden {hidden}, channels {channels}")
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    shape = input_shape
+    for i, size in enumerate(channels):
+        layers[f"conv{i}"] = conv(shape[0], size)
+        layers[f"conv{i}_act"] = nn.LeakyReLU()
+        shape = (size, -(-shape[1] // 2), -(-shape[2] // 2))
+    layers["flatten"] = nn.Flatten()
+    width = math.prod(shape)
+    for i, size in enumerate(hidden):
+        layers[f"dense{i}"] = dense(width, size)
+        layers[f"dense{i}_act"] = nn.LeakyReLU()
+        if dropout:
+            layers[f"dense{i}_drop"] = nn.Dropout(dropout)
+        width = size
+    layers["head"] = dense(width, outputs)
+    return nn.Sequential(layers)

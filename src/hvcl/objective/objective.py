@@ -1,0 +1,117 @@
+"""The HVCL objective as a loss per example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hvcl.errors import InputError
+from hvcl.layers.module import loss_terms
+from hvcl.objective.schedules import Constant, Schedule
+
+PER_DATA_SET = frozenset({"expert_kl"})
+"""Terms that are paid once for a whole task's data; an example pays its share, 1 / N_t of it."""
+
+
+class Loss(NamedTuple):
+    """`total` is what to minimise; `terms` are its parts, unweighted, summed over layers, `utility` among them."""
+
+    total: Tensor
+    terms: dict[str, Tensor]
+
+
+class Objective:
+    r"""A utility minus what the network pays for moving away from its priors.
+
+    .. math::
+        L = -\frac1B \sum_x U(x)
+            + \beta_1 \sum_l \overline{KL}[p_t(m|x) \| p_{1:t-1}(m|x)]
+            + \frac{\beta_2}{N_t} \sum_l \sum_m u_m KL[q_t(\theta_m) \| q_{1:t-1}(\theta_m)]
+            + w_c H(M|X) + w_m H(M) - w_d \sum_l \log\det(K_l + jitter I)
+
+    The terms come from `loss_terms(module)`: any `VariationalModule` inside the network contributes, the objective
+    knows none of them. A term whose weight is zero is not computed.
+
+    Args:
+        gate_kl: beta_1, a number or a `Schedule`.
+        expert_kl: beta_2, a number or a `Schedule`.
+        conditional_entropy: w_c; positive values make the gate certain.
+        marginal_entropy: w_m; positive values prefer fewer experts, negative values spread the load.
+        diversity: w_d; positive values push the experts' parameters apart.
+        others: weights of terms that modules of your own add, by name.
+    """
+
+    def __init__(
+        self,
+        *,
+        gate_kl: float | Schedule = 1.0,
+        expert_kl: float | Schedule = 1.0,
+        conditional_entropy: float = 0.0,
+        marginal_entropy: float = 0.0,
+        diversity: float = 0.0,
+        others: Mapping[str, float | Schedule] | None = None,
+    ) -> None:
+        def schedule(weight: float | Schedule) -> Schedule:
+            return weight if isinstance(weight, Schedule) else Constant(weight)
+
+        self.schedules = {"gate_kl": schedule(gate_kl), "expert_kl": schedule(expert_kl)}
+        self.weights = {
+            "conditional_entropy": conditional_entropy,
+            "marginal_entropy": marginal_entropy,
+            "diversity": -diversity,
+        }
+        taken = {*self.schedules, *self.weights, "utility", "loss"}
+        for name, weight in (others or {}).items():
+            if name in taken:
+                raise InputError(f"the term name {name!r} is taken: give the terms of your own modules another name")
+            self.schedules[name] = schedule(weight)
+
+    def __call__(self, utility: Tensor, module: nn.Module, num_data: int, progress: float = 0.0) -> Loss:
+        """The loss of one batch.
+
+        Args:
+            utility: the utility of every example, or already its mean: any tensor that has a gradient.
+            module: the network after the forward pass that the utility came from.
+            num_data: N_t, the number of examples in the current task (a stated constant where it is unknown).
+            progress: fraction of the current task that is done, for the schedules.
+        """
+        if num_data < 1:
+            raise InputError(f"num_data must be at least 1, got {num_data}")
+        if utility.numel() == 0:
+            raise InputError("the utility is empty: a loss needs at least one example")
+        weights = {name: schedule.value(progress) for name, schedule in self.schedules.items()} | self.weights
+        terms = {"utility": utility.mean()}
+        for term in loss_terms(module):
+            if term.name not in weights:
+                raise InputError(f"layer {term.layer!r} adds the term {term.name!r}: give its weight in others={{...}}")
+            if weights[term.name] == 0 and not self._adapts(term.name):
+                continue
+            value = term.evaluate()
+            if term.name in PER_DATA_SET:
+                value = value / num_data
+            terms[term.name] = terms[term.name] + value if term.name in terms else value
+        total = -terms["utility"]
+        for name, value in terms.items():
+            if name != "utility":
+                total = total + weights[name] * value
+        with torch.no_grad():
+            for name, schedule in self.schedules.items():
+                if name in terms:
+                    schedule.observe(float(terms[name]))
+        return Loss(total, terms)
+
+    def _adapts(self, name: str) -> bool:
+        """Cyclic weights pass through zero; their terms are still computed, so that logs have no holes."""
+        return name in self.schedules and not (isinstance(self.schedules[name], Constant))
+
+    def state_dict(self) -> dict[str, dict[str, float]]:
+        """State of the schedules."""
+        return {name: schedule.state_dict() for name, schedule in self.schedules.items()}
+
+    def load_state_dict(self, state: Mapping[str, dict[str, float]]) -> None:
+        """Go on from `state`."""
+        for name, schedule in self.schedules.items():
+            schedule.load_state_dict(state[name])

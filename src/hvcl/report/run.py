@@ -1,0 +1,124 @@
+"""What a run folder holds, as values. A number that the run could not give (infinite, not a number) is NaN here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+Vector = tuple[float, ...]
+Matrix = tuple[Vector, ...]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What was run: `config.json`."""
+
+    benchmark: str
+    scenario: str
+    supervision: str
+    memory: str
+    method: str
+    seeds: tuple[int, ...]
+    task_names: tuple[str, ...]
+    evaluated_on: str
+    stream: Mapping[str, object]
+    learner: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """How one layer's gate shares the tasks among its experts; entropies in bits."""
+
+    marginal_entropy: float
+    conditional_entropy: float
+    information: float
+    usage: Matrix
+    """Row per task: the mean gate probability of each expert."""
+    routed: Matrix
+    """Row per task: the fraction of examples whose first choice each expert is."""
+
+    @property
+    def experts(self) -> int:
+        """The number of experts in the layer."""
+        return max((len(row) for row in self.usage), default=0)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The named loss terms, averaged over the steps since the record before."""
+
+    step: int
+    task: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The accuracy on every task once `after` tasks are finished."""
+
+    step: int
+    after: int
+    accuracy: Vector
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one seed came to: `result.json`."""
+
+    accuracy_matrix: Matrix
+    """Row t: the accuracy on all tasks after task t + 1, the ones not seen yet included."""
+    initial_accuracy: Vector
+    average_accuracy: float
+    learning_accuracy: float
+    forgetting: float
+    backward_transfer: float
+    forward_transfer: float
+    nll: float
+    calibration_error: float
+    layers: Mapping[str, Layer]
+    parameters: float
+    stored_bytes: float
+    steps: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One seed of a run; `result` is None while it is unfinished."""
+
+    seed: int
+    environment: Mapping[str, object]
+    terms: tuple[Terms, ...]
+    evaluations: tuple[Evaluation, ...]
+    result: Result | None
+
+    def accuracy_after(self) -> dict[int, Vector]:
+        """The accuracy on every task by the number of tasks finished; as far as the seed has come."""
+        if self.result is None:
+            return {evaluation.after: evaluation.accuracy for evaluation in self.evaluations}
+        rows = (self.result.initial_accuracy, *self.result.accuracy_matrix)
+        return dict(enumerate(rows))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one stream, over its seeds."""
+
+    folder: Path
+    config: Config
+    seeds: tuple[Seed, ...]
+    """Every planned seed, in order, also those that have not begun."""
+
+    @property
+    def finished(self) -> tuple[Seed, ...]:
+        """The seeds that have a result."""
+        return tuple(seed for seed in self.seeds if seed.result is not None)
+
+    @property
+    def shown(self) -> tuple[Seed, ...]:
+        """The seeds that figures are drawn from: the finished ones, or all as far as they came if none is finished.
+
+        Finished and unfinished seeds are never averaged together, so that a figure says the same as the table.
+        """
+        return self.finished or self.seeds

@@ -1,0 +1,122 @@
+"""The named benchmarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hvcl.errors import InputError, UnknownNameError
+from hvcl.streams.arrays import deal, order_classes
+from hvcl.streams.datasets import Dataset, load
+from hvcl.streams.stream import Stream, StreamConfig
+from hvcl.streams.tasks import Part, label, split_by_class
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A data set, how it is cut into tasks, and the settings that go with it."""
+
+    name: str
+    description: str
+    dataset: str
+    classes_per_task: int | None
+    """Classes of each task; None: every task has all classes, its inputs permuted."""
+    stream: dict[str, Any] = field(default_factory=dict)
+    """Defaults of `StreamConfig` on this benchmark."""
+    learner: dict[str, Any] = field(default_factory=dict)
+    """Defaults of learners' configurations on this benchmark: the paper's architecture and learning rate."""
+
+    def build(self, config: StreamConfig, seed: int) -> Stream:
+        """The stream; data that are missing are fetched."""
+        data = load(self.dataset)
+        parts = self._permuted(data, config) if self.classes_per_task is None else self._split(data, config, seed)
+        train, test = (data.train_x, data.train_y), (data.test_x, data.test_y)
+        return Stream(label(parts, train, test, data.scale, config.scenario), config, seed, self.name)
+
+    def _split(self, data: Dataset, config: StreamConfig, seed: int) -> list[Part]:
+        if config.tasks is not None:
+            raise InputError(f"{self.name} has as many tasks as its classes make: leave tasks out")
+        classes = order_classes(data.train_y.unique().tolist(), config.class_order, seed)
+        return split_by_class(data.train_y, data.test_y, deal(classes, self.classes_per_task or 1))
+
+    def _permuted(self, data: Dataset, config: StreamConfig) -> list[Part]:
+        count = config.tasks or 10
+        if count < 1:
+            raise InputError(f"tasks must be at least 1, got {count}")
+        if config.class_order != "label":
+            raise InputError(f"every task of {self.name} has all classes: class_order has no meaning here")
+        # the permutations are part of the benchmark, the same for every seed; none of them is the identity
+        random = np.random.default_rng(20221)
+        pixels = data.train_x[0].numel()
+        classes = tuple(data.train_y.unique().tolist())
+        every, every_test = torch.arange(len(data.train_y)), torch.arange(len(data.test_y))
+        return [
+            Part(f"permutation {i + 1}", classes, every, every_test, torch.from_numpy(random.permutation(pixels)))
+            for i in range(count)
+        ]
+
+
+_CONV = {"channels": (8, 16, 32, 64, 128), "hidden": (256, 256), "learning_rate": 3e-4}
+
+BENCHMARKS = {
+    benchmark.name: benchmark
+    for benchmark in (
+        Benchmark(
+            "split-digits",
+            "8x8 digits that ship with scikit-learn, five tasks: 0/1 2/3 4/5 6/7 8/9; no download",
+            "digits",
+            2,
+            {"epochs": 30, "batch_size": 32},
+            {"hidden": (64, 64), "learning_rate": 1e-3},
+        ),
+        Benchmark(
+            "split-mnist",
+            "MNIST, five tasks: 0/1 2/3 4/5 6/7 8/9",
+            "mnist",
+            2,
+            {"epochs": 10},
+            {"hidden": (256, 256), "learning_rate": 6e-4},
+        ),
+        Benchmark(
+            "permuted-mnist",
+            "MNIST, ten tasks, each with a fixed random permutation of the pixels (none the identity)",
+            "mnist",
+            None,
+            {"epochs": 10},
+            {"hidden": (512, 512), "learning_rate": 6e-4},
+        ),
+        Benchmark(
+            "split-cifar10", "CIFAR-10, five tasks of two classes in label order", "cifar10", 2, {"epochs": 20}, _CONV
+        ),
+        Benchmark(
+            "split-cifar100", "CIFAR-100, ten tasks of ten classes in label order", "cifar100", 10, {"epochs": 20}, _CONV
+        ),
+    )
+}
+
+
+def benchmark(name: str) -> Benchmark:
+    """The benchmark called `name`."""
+    if name not in BENCHMARKS:
+        raise UnknownNameError("benchmark", name, BENCHMARKS)
+    return BENCHMARKS[name]
+
+
+def make_stream(name: str, config: StreamConfig | None = None, seed: int = 0, **settings: Any) -> Stream:
+    """The stream of a named benchmark, e.g. ``make_stream("split-mnist", seed=1, scenario="class", epochs=4)``.
+
+    `settings` are fields of `StreamConfig`; what they leave open takes the benchmark's defaults. A whole `config` takes
+    their place.
+    """
+    chosen = benchmark(name)
+    if config is None:
+        try:
+            config = StreamConfig(**(chosen.stream | settings))
+        except TypeError as error:
+            raise InputError(f"stream settings do not fit: {error}") from None
+    elif settings:
+        config = replace(config, **settings)
+    return chosen.build(config, seed)
