@@ -9,13 +9,11 @@ import inspect
 import textwrap
 import types
 from enum import StrEnum
-from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hvcl.errors import InputError
 
 
-@cache
 def field_help(config: type[Any]) -> dict[str, str]:
     """The docstring under each field of a dataclass, those of its bases included."""
     texts: dict[str, str] = {}
@@ -32,7 +30,6 @@ def field_help(config: type[Any]) -> dict[str, str]:
     return texts
 
 
-@cache
 def field_types(config: type[Any]) -> dict[str, Any]:
     """The resolved type of each field."""
     hints = get_type_hints(config)
@@ -94,9 +91,7 @@ def describe(kind: Any) -> str:
         return "a list of integers such as 256,256" if get_args(kind)[0] is int else "a list"
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return "one of " + ", ".join(kind)
-    return {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "none"}.get(
-        kind, str(kind)
-    )
+    return {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "none"}.get(kind, str(kind))
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:

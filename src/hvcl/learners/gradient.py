@@ -131,9 +131,7 @@ class GradientLearner(Learner):
             self.random.load_state(state["random"])
         except (KeyError, RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
-            raise RunError(
-                f"the saved state does not fit this learner ({reason}): was it made with other settings?"
-            ) from None
+            raise RunError(f"the saved state does not fit this learner ({reason}): was it made with other settings?") from None
 
 
 def _head_mask(problem: Problem, device: torch.device) -> Tensor | None:

@@ -22,6 +22,7 @@ class Method:
     learner: Callable[[Problem, Any, int], Learner]
     config: type[Any]
     description: str
+    needs_all_data: bool
 
 
 _METHODS: dict[str, Method] = {}
@@ -30,14 +31,14 @@ _METHODS: dict[str, Method] = {}
 def register(name: str, config: type[Any]) -> Callable[[LearnerClass], LearnerClass]:
     """Class decorator: make a learner known by `name`. Its constructor takes (problem, config, seed).
 
-    The first line of the class's module docstring, or else of its own, is its description.
+    The first line of the class's docstring is its description.
     """
 
     def decorate(learner: LearnerClass) -> LearnerClass:
         if name in _METHODS:
             raise InputError(f"the method name {name!r} is taken by {_METHODS[name].learner}")
         description = (learner.__doc__ or "").strip().splitlines()[0] if learner.__doc__ else name
-        _METHODS[name] = Method(name, learner, config, description)
+        _METHODS[name] = Method(name, learner, config, description, learner.needs_all_data)
         return learner
 
     return decorate

@@ -74,9 +74,7 @@ class TargetInformation(Schedule):
 
     def __init__(self, target_bits: float, initial_beta: float = 1.0, rate: float = 0.01) -> None:
         if target_bits <= 0 or initial_beta <= 0 or rate <= 0:
-            raise InputError(
-                f"target_bits, initial_beta and rate must be positive, got {target_bits}, {initial_beta}, {rate}"
-            )
+            raise InputError(f"target_bits, initial_beta and rate must be positive, got {target_bits}, {initial_beta}, {rate}")
         self.target_bits, self.rate = target_bits, rate
         self.log_beta = math.log(initial_beta)
 

@@ -118,7 +118,7 @@ class MeanFieldGaussian(nn.Module):
         """
         kl: Tensor
         if self.sigma_kind == "weight":
-            kl = _GaussianKL.apply(self.mean, self.log_sigma, self.prior_mean, self.prior_log_sigma)
+            kl = _GaussianKL.apply(self.mean, self.log_sigma, self.prior_mean, self.prior_log_sigma)  # type: ignore[no-untyped-call]
             return kl
         ratio = self.log_sigma - self.prior_log_sigma
         weights_per_unit = self.mean[0].numel() / ratio.shape[1]

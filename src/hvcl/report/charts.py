@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from hvcl.report.words import decimal
+
 _FONT_WIDTH = 6.4  # of one character at the charts' 11 px, for margins that hold their labels
 _LABEL_HEIGHT = 14.0
 _LONGEST_LABEL = 26
@@ -55,7 +57,7 @@ def element(tag: str, *children: str, **attributes: object) -> Markup:
     return Markup(f"<{tag}{written}>{content}</{tag}>")
 
 
-def nice_axis(values: Iterable[float], form: Callable[[float], str], count: int = 4, title: str = "") -> Axis:
+def nice_axis(values: Iterable[float], count: int = 4) -> Axis:
     """An axis over the values whose ticks are multiples of 1, 2 or 5 times a power of ten, about `count` of them."""
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
@@ -66,8 +68,8 @@ def nice_axis(values: Iterable[float], form: Callable[[float], str], count: int 
     power = 10.0 ** math.floor(math.log10(rough))
     step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    ticks = tuple((number * step, form(number * step)) for number in range(first, last + 1))
-    return Axis(first * step, last * step, ticks, title)
+    ticks = tuple((number * step, _tick(number * step, step)) for number in range(first, last + 1))
+    return Axis(first * step, last * step, ticks)
 
 
 def line_chart(
@@ -131,6 +133,13 @@ def line_chart(
         parts.extend(_direct_labels(drawn, right + 8, down, top, bottom))
     parts.extend(_probes(drawn, across, (left, right, top, bottom), tip, value))
     return element("svg", *parts, class_="chart", viewBox=f"0 0 {width} {height}", role="img", aria_label=description)
+
+
+def _tick(value: float, step: float) -> str:
+    """A tick with as many decimals as its step needs."""
+    if 1e-3 <= step < 1e5:
+        return decimal(value, max(0, -math.floor(math.log10(step) + 1e-9)))
+    return f"{value:.0e}".replace("-", "−") if value else "0"
 
 
 def _coordinate(value: object) -> str:

@@ -39,11 +39,6 @@ class Cell:
     tip: str
     unseen: bool = False
 
-    @property
-    def strong(self) -> bool:
-        """Whether the colour is so strong that the text must be drawn inverted."""
-        return self.strength > 0.69 and not self.unseen
-
 
 @dataclass(frozen=True)
 class AccuracyMatrix:
@@ -166,8 +161,8 @@ def overview(group: Group, styles: Styles) -> Overview | None:
     )
 
 
-def accuracy_over_time(group: Group, styles: Styles, size: tuple[int, int]) -> Markup:
-    """The average accuracy over the tasks seen so far, one line a method."""
+def accuracy_over_time(group: Group, styles: Styles, size: tuple[int, int], direct_labels: bool) -> Markup:
+    """The average accuracy over the tasks seen so far, one line a method, labelled at its end if there is room."""
     tasks = len(group.task_names)
     series = _series(group, styles, {entry.label: accuracy_over_seen(entry.run.shown) for entry in group.entries})
     ticks = tuple((float(after), str(after)) for after in _spaced(1, tasks))
@@ -181,7 +176,7 @@ def accuracy_over_time(group: Group, styles: Styles, size: tuple[int, int]) -> M
         description="Average accuracy over the tasks seen so far, by tasks finished. " + _in_words(series),
         tip=lambda after: f"after {after:.0f} of {tasks} tasks",
         value=_accuracy_value,
-        direct_labels=True,
+        direct_labels=direct_labels,
     )
 
 
@@ -202,7 +197,7 @@ def task_charts(group: Group, styles: Styles) -> list[tuple[str, Markup]]:
         for task in range(tasks)
     ]
     # One axis for all, or a task that is hardly forgotten would look like one that is lost.
-    y = _accuracy_axis([value for series in lines for value in _extent(series)], "%", count=3)
+    y = _accuracy_axis([value for series in lines for value in _extent(series)], "%", count=4)
     x = Axis(0.0, tasks + 0.15, tuple((float(after), str(after)) for after in _spaced(0, tasks, 6)))
     charts = []
     for task, series in enumerate(lines):
@@ -235,7 +230,7 @@ def term_charts(group: Group, styles: Styles) -> list[tuple[str, Markup]]:
             series,
             size=(300, 170),
             x=x,
-            y=nice_axis(_extent(series), words.significant, count=3),
+            y=nice_axis(_extent(series), count=3),
             description=f"{words.term_title(name)} over the tasks. " + _in_words(series, _term_value),
             tip=lambda place: f"task {math.floor(place) + 1}, {place % 1:.0%} through",
             value=_term_value,
@@ -328,7 +323,8 @@ def _accuracy_cell(group: Group, after: int, task: int, value: Statistic | None)
     note = "" if seen else ", not seen yet"
     return Cell(
         text=words.percent(value.mean, 1) if value else words.MISSING,
-        strength=_clipped(value.mean) if value else 0.0,
+        # Bent, so that what is kept (95 %) and what is half lost (60 %) look as different as they are.
+        strength=_clipped(value.mean) ** 1.5 if value else 0.0,
         tip=f"{_task_title(group, task)} after {after}: {statistic_text(value)} %{note}",
         unseen=not seen,
     )
@@ -358,11 +354,11 @@ def _extent(series: Sequence[Series]) -> list[float]:
     return [value for point in points for value in (point.y - point.spread, point.y + point.spread)]
 
 
-def _accuracy_axis(values: Sequence[float], unit: str = "", count: int = 4) -> Axis:
+def _accuracy_axis(values: Sequence[float], unit: str = "", count: int = 5) -> Axis:
     """An axis that ends at 100 % and begins below the lowest value; bands may reach beyond what an accuracy can be."""
     inside = [_clipped(value) for value in values if math.isfinite(value)]
-    axis = nice_axis([min([*inside, 0.9]), 1.0], lambda value: words.percent(value, 0) + unit, count)
-    return Axis(axis.low, 1.0, tuple(tick for tick in axis.ticks if tick[0] <= 1.0 + 1e-9))
+    axis = nice_axis([100 * min([*inside, 0.9]), 100.0], count)
+    return Axis(axis.low / 100, 1.0, tuple((place / 100, label + unit) for place, label in axis.ticks if place <= 100))
 
 
 def _accuracy_value(point: Point) -> str:

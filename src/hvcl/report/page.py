@@ -67,7 +67,7 @@ COLUMNS = (
         "average_accuracy",
         "Average accuracy",
         "%",
-        "over all tasks, after the last one",
+        "Over all tasks, after the last one",
         words.percent,
         words.percent,
     ),
@@ -75,7 +75,7 @@ COLUMNS = (
         "learning_accuracy",
         "Learning accuracy",
         "%",
-        "on each task right after it was learned, averaged",
+        "On each task right after it was learned, averaged",
         words.percent,
         words.percent,
     ),
@@ -83,7 +83,7 @@ COLUMNS = (
         "forgetting",
         "Forgetting",
         "points",
-        "how far each earlier task has fallen from its best, averaged; lower is better",
+        "How far each earlier task has fallen from its best, averaged; lower is better",
         words.percent,
         words.percent,
     ),
@@ -91,7 +91,7 @@ COLUMNS = (
         "backward_transfer",
         "Backward transfer",
         "points",
-        "how later tasks changed the accuracy on earlier ones; negative is forgetting",
+        "How later tasks changed the accuracy on earlier ones; negative is forgetting",
         words.signed_percent,
         words.percent,
     ),
@@ -99,24 +99,22 @@ COLUMNS = (
         "forward_transfer",
         "Forward transfer",
         "points",
-        "accuracy on a task just before it is learned, against an untrained network",
+        "Accuracy on a task just before it is learned, against an untrained network",
         words.signed_percent,
         words.percent,
     ),
-    Column(
-        "nll", "NLL", "nats", "negative log likelihood of the true labels; lower is better", words.decimal, words.decimal
-    ),
+    Column("nll", "NLL", "nats", "Negative log likelihood of the true labels; lower is better", words.decimal, words.decimal),
     Column(
         "calibration_error",
         "Calibration error",
         "%",
-        "gap between stated confidence and actual accuracy; lower is better",
+        "Gap between stated confidence and actual accuracy; lower is better",
         words.percent,
         words.percent,
     ),
-    Column("parameters", "Parameters", "", "numbers the network learns", words.whole, None),
-    Column("stored_bytes", "Stored", "", "everything the learner must keep to go on", words.size, None),
-    Column("seconds", "Time", "", "for one seed, training and evaluation", words.duration, None),
+    Column("parameters", "Parameters", "", "Numbers the network learns", words.whole, None),
+    Column("stored_bytes", "Stored", "", "Everything the learner must keep to go on", words.size, None),
+    Column("seconds", "Time", "", "For one seed, training and evaluation", words.duration, None),
 )
 
 
@@ -145,9 +143,7 @@ def render(runs: Sequence[Run], title: str | None = None) -> str:
         script=_asset("page.js"),
         columns=COLUMNS,
         scenarios=[words.SCENARIOS[name] for name in words.SCENARIOS if name in {group.scenario for group in groups}],
-        supervisions=[
-            words.SUPERVISIONS[name] for name in words.SUPERVISIONS if name in {group.supervision for group in groups}
-        ],
+        supervisions=[words.SUPERVISIONS[name] for name in words.SUPERVISIONS if name in {group.supervision for group in groups}],
         bounds={entry.bound for group in groups for entry in group.entries},
         several_seeds=any(len(run.seeds) > 1 for run in runs),
         validation=_validation(groups),
@@ -199,11 +195,13 @@ def _title(groups: Sequence[Group]) -> str:
 
 def _lead(groups: Sequence[Group]) -> str:
     entries = [entry for group in groups for entry in group.entries]
-    methods = list(dict.fromkeys(entry.run.config.method for entry in entries))
+    methods = list(dict.fromkeys(entry.run.config.method for entry in entries if entry.bound is None))
+    bounds = sorted({entry.run.config.method for entry in entries if entry.bound}, reverse=True)
     tasks = sorted({len(group.task_names) for group in groups})
     seeds = sorted({len(entry.run.seeds) for entry in entries})
     return (
-        f"{words.listing(methods)} on {words.listing([str(number) for number in tasks])} tasks learned one after another, "
+        f"{' beside '.join(words.listing(names) for names in (methods, bounds) if names)} "
+        f"on {words.listing([str(number) for number in tasks])} tasks learned one after another, "
         f"{_range(seeds)} seed{'' if seeds == [1] else 's'} each."
     )
 
@@ -236,9 +234,9 @@ def _view(group: Group, styles: figures.Styles, number: int) -> dict[str, object
         "overview": figures.overview(group, styles),
         "standings": standings(rows),
         "notes": _notes(group),
-        "legend": [(entry.label, styles[entry.label], entry.run.config.memory) for entry in group.entries],
-        "wide_chart": figures.accuracy_over_time(group, styles, (960, 340)),
-        "narrow_chart": figures.accuracy_over_time(group, styles, (380, 280)),
+        "legend": [(entry, styles[entry.label]) for entry in group.entries],
+        "wide_chart": figures.accuracy_over_time(group, styles, (960, 340), direct_labels=True),
+        "narrow_chart": figures.accuracy_over_time(group, styles, (380, 280), direct_labels=False),
         "accuracy_numbers": figures.accuracy_numbers(group),
         "task_charts": figures.task_charts(group, styles),
         "matrices": figures.accuracy_matrices(group),

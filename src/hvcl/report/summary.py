@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
 from hvcl.report.run import Config, Run, Seed
+from hvcl.report.words import memory_words
 
 LOWER_BOUND = "naive"
 UPPER_BOUND = "joint"
@@ -124,7 +125,7 @@ def standings(rows: Sequence[Row]) -> list[str]:
     if upper <= lower:
         return [f"joint ({upper:.2%}) is not above naive ({lower:.2%}) here, so the bounds say nothing about other methods."]
     methods = [row for row in rows if row["bound"] is None and row["average_accuracy"]]
-    return [f"{row['label']} {_standing(_mean_accuracy(row), lower, upper)}" for row in methods]
+    return [f"{row['label']} ({memory_words(row['memory'])}) {_standing(_mean_accuracy(row), lower, upper)}" for row in methods]
 
 
 def mean_matrix(seeds: Sequence[Seed], tasks: int) -> list[list[Statistic | None]]:
@@ -145,10 +146,7 @@ def accuracy_of_task(seeds: Sequence[Seed], task: int) -> dict[float, Statistic]
 def accuracy_over_seen(seeds: Sequence[Seed]) -> dict[float, Statistic]:
     """The average accuracy over the tasks seen so far, by the number of tasks finished, from 1."""
     return _over_seeds(
-        [
-            {after: math.fsum(row[:after]) / after for after, row in seed.accuracy_after().items() if after > 0}
-            for seed in seeds
-        ]
+        [{after: math.fsum(row[:after]) / after for after, row in seed.accuracy_after().items() if after > 0} for seed in seeds]
     )
 
 
@@ -230,9 +228,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         labels.append(run.config.method if len(together) == 1 else _label_among(run, together))
     # Folders of the same name may still clash.
     clashes = Counter(labels)
-    return [
-        f"{label} #{labels[:place].count(label) + 1}" if clashes[label] > 1 else label for place, label in enumerate(labels)
-    ]
+    return [f"{label} #{labels[:place].count(label) + 1}" if clashes[label] > 1 else label for place, label in enumerate(labels)]
 
 
 def _label_among(run: Run, together: Sequence[Run]) -> str:

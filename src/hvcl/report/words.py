@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 MISSING = "–"
 
 SCENARIOS: Mapping[str, tuple[str, str]] = {
-    "task": ("Task-IL", "at test time the learner is told which task an example is from; every task has its own output."),
+    "task": ("Task-IL", "At test time the learner is told which task an example is from; every task has its own output."),
     "domain": (
         "Domain-IL",
-        "at test time the learner is not told the task; all tasks share one output, such as “even or odd”.",
+        "At test time the learner is not told the task; all tasks share one output, such as “even or odd”.",
     ),
-    "class": ("Class-IL", "at test time the learner is not told the task and must tell all classes of all tasks apart."),
+    "class": ("Class-IL", "At test time the learner is not told the task and must tell all classes of all tasks apart."),
 }
 """Name and meaning of each scenario."""
 
 SUPERVISIONS: Mapping[str, tuple[str, str]] = {
-    "boundaries": ("Boundaries", "in training the learner is told when one task ends and the next begins."),
-    "task-free": ("Task-free", "in training the learner sees batches and labels and nothing else; no one tells of tasks."),
+    "boundaries": ("Boundaries", "In training the learner is told when one task ends and the next begins."),
+    "task-free": ("Task-free", "In training the learner sees batches and labels and nothing else; no one tells of tasks."),
 }
 """Name and meaning of each kind of supervision."""
 

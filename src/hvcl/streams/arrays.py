@@ -57,9 +57,7 @@ def from_arrays(
         parts = _parts_by_number(train[1], test[1], task, task_test)
     else:
         classes = train[1].unique().tolist()
-        groups = (
-            tasks if tasks is not None else deal(order_classes(classes, config.class_order, seed), classes_per_task or 0)
-        )
+        groups = tasks if tasks is not None else deal(order_classes(classes, config.class_order, seed), classes_per_task or 0)
         unknown = sorted({c for group in groups for c in group} - set(classes))
         if unknown:
             raise InputError(f"classes {unknown} do not occur in y")
@@ -76,9 +74,7 @@ def order_classes(classes: Sequence[int], order: str, seed: int) -> list[int]:
     try:
         listed = [int(c) for c in order.split(",")]
     except ValueError:
-        raise InputError(
-            f"class_order must be label, random or a list of classes such as 3,1,4,0,2, got {order!r}"
-        ) from None
+        raise InputError(f"class_order must be label, random or a list of classes such as 3,1,4,0,2, got {order!r}") from None
     if sorted(listed) != sorted(classes):
         raise InputError(f"class_order must name each of the {len(classes)} classes once, got {order!r}")
     return listed
@@ -103,9 +99,7 @@ def _examples(name: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         inputs = inputs.float()
         if not bool(inputs.isfinite().all()):
             rows = (~inputs.flatten(1).isfinite().all(1)).nonzero().flatten()
-            raise InputError(
-                f"{name} has NaN or infinite values in {len(rows)} examples, the first is number {int(rows[0])}"
-            )
+            raise InputError(f"{name} has NaN or infinite values in {len(rows)} examples, the first is number {int(rows[0])}")
     return inputs, labels.long()
 
 

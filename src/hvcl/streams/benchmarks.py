@@ -70,7 +70,7 @@ BENCHMARKS = {
             "digits",
             2,
             {"epochs": 30, "batch_size": 32},
-            {"hidden": (64, 64), "learning_rate": 1e-3},
+            {"hidden": (64, 64), "learning_rate": 1e-3, "beta_expert": 0.05},
         ),
         Benchmark(
             "split-mnist",
@@ -88,12 +88,8 @@ BENCHMARKS = {
             {"epochs": 10},
             {"hidden": (512, 512), "learning_rate": 6e-4},
         ),
-        Benchmark(
-            "split-cifar10", "CIFAR-10, five tasks of two classes in label order", "cifar10", 2, {"epochs": 20}, _CONV
-        ),
-        Benchmark(
-            "split-cifar100", "CIFAR-100, ten tasks of ten classes in label order", "cifar100", 10, {"epochs": 20}, _CONV
-        ),
+        Benchmark("split-cifar10", "CIFAR-10, five tasks of two classes in label order", "cifar10", 2, {"epochs": 20}, _CONV),
+        Benchmark("split-cifar100", "CIFAR-100, ten tasks of ten classes in label order", "cifar100", 10, {"epochs": 20}, _CONV),
     )
 }
 

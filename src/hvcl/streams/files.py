@@ -263,9 +263,7 @@ def _download(url: str, target: Path, known_hash: str, tick: Tick) -> None:
     except requests.RequestException:  # some of these are ValueErrors too
         raise
     except ValueError as error:
-        raise DataError(
-            f"{url} is not the expected file, its checksum differs: the download was discarded, try again"
-        ) from error
+        raise DataError(f"{url} is not the expected file, its checksum differs: the download was discarded, try again") from error
     finally:
         logger.setLevel(level)
 

@@ -128,9 +128,7 @@ def label(
             targets[list(part.classes)] = torch.tensor(head)
             sides.append(Examples(x, targets[y[rows]], rows, scale, part.pixels))
         if not len(sides[0]) or not len(sides[1]):
-            raise InputError(
-                f"task {part.name!r} has {len(sides[0])} training and {len(sides[1])} test examples: it needs both"
-            )
+            raise InputError(f"task {part.name!r} has {len(sides[0])} training and {len(sides[1])} test examples: it needs both")
         tasks.append(Task(part.name, sides[0], sides[1]))
     outputs = max(unit for head in heads for unit in head) + 1
     return Labelled(tasks, outputs, tuple(heads) if scenario is Scenario.TASK else None)

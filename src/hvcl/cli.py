@@ -1,0 +1,321 @@
+"""The command line: hvcl demo, run, list, report, data."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from hvcl.errors import HvclError, InputError
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code. Bad use ends with one line on standard error and exit code 2."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(words)
+    except HvclError as error:
+        print(f"hvcl: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("hvcl: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return EXIT_INTERRUPTED
+
+
+def _dispatch(words: list[str]) -> int:
+    parser = _Parser(prog="hvcl", description="Hierarchical variational continual learning.", allow_abbrev=False)
+    parser.add_argument("--version", action="store_true", help="print the version and stop")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    _add_run(commands)
+    demo = commands.add_parser("demo", help="five tasks in a row: naive, hvcl and joint on split-digits, then a report")
+    demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder of the runs and the report (runs/demo)")
+    demo.add_argument("--seeds", default="1,2,3", help="seeds, e.g. 1,2,3")
+    lister = commands.add_parser("list", help="benchmarks and methods")
+    lister.add_argument("--json", action="store_true", help="as JSON")
+    report = commands.add_parser("report", help="one HTML page from run folders")
+    report.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders that hold some")
+    report.add_argument("--output", "-o", type=Path, help="where to write it (DIR/report.html of the first DIR)")
+    report.add_argument("--title", help="title of the page")
+    data = commands.add_parser("data", help="data sets: what is there, fetch, verify")
+    data.add_argument("action", choices=("list", "get", "verify"), help="list all, get one, verify one (or all that are there)")
+    data.add_argument("names", nargs="*", metavar="NAME", help="data sets, e.g. mnist")
+    data.add_argument("--force", action="store_true", help="get: replace files that are damaged")
+
+    known, rest = parser.parse_known_args(words)
+    if known.version:
+        from importlib.metadata import version
+
+        print(version("hvcl"))
+        return 0
+    if known.command is None:
+        parser.print_help()
+        return 0
+    if known.command == "run":
+        return _run(known, rest)
+    if rest:
+        raise InputError(f"unknown argument {rest[0]!r} (see hvcl {known.command} --help)")
+    actions = {"demo": _demo, "list": _list, "report": _report, "data": _data}
+    return actions[known.command](known)
+
+
+# -- hvcl run -------------------------------------------------------------------------------------------------------------
+
+
+def _add_run(commands: Any) -> None:
+    run = commands.add_parser(
+        "run",
+        help="one method on one benchmark",
+        description="Run one method on one benchmark. Give --method M before --help to see M's own settings.",
+        add_help=False,
+    )
+    run.add_argument("benchmark", nargs="?", help="name of the benchmark (see hvcl list)")
+    run.add_argument("--method", default="hvcl", help="name of the method (hvcl)")
+    run.add_argument("--seeds", default="1", help="seeds, e.g. 1,2,3 (1)")
+    run.add_argument("--out", type=Path, help="run folder (runs/BENCHMARK-SCENARIO-METHOD)")
+    run.add_argument("--json", action="store_true", help="print the result as one JSON object, the last line")
+    run.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    run.add_argument("--force", action="store_true", help="replace the run in the folder")
+    run.add_argument("--workers", type=int, help="processes (one per core)")
+    run.add_argument("--help", "-h", action="store_true", help="show this help")
+
+
+def _run(known: argparse.Namespace, rest: list[str]) -> int:
+    from hvcl.learners import method
+    from hvcl.runs import RunConfig
+    from hvcl.streams import StreamConfig, benchmark
+
+    config_class = method(known.method).config
+    if known.help:
+        _print_run_help(known.method, StreamConfig, config_class)
+        return 0
+    if known.benchmark is None:
+        raise InputError("which benchmark? hvcl run BENCHMARK (see hvcl list)")
+    benchmark(known.benchmark)
+    stream, learner = _settings(rest, StreamConfig, config_class)
+    config = RunConfig.make(known.benchmark, known.method, parse_seeds(known.seeds), stream, learner)
+    supervision = "-task-free" if config.stream.task_free else ""
+    out = known.out or Path("runs") / f"{config.benchmark}-{config.stream.scenario}{supervision}-{config.method}"
+    console = Console(stderr=True)
+    results = _execute([(config, out)], console, known.workers, resume=known.resume, force=known.force)[0]
+    if known.json:
+        print(json.dumps(_json_result(out, results), allow_nan=False))
+    else:
+        _print_table([out])
+        print(f"run folder: {out}   report: hvcl report {out}")
+    return 0
+
+
+def _settings(rest: list[str], *configs: type[Any]) -> list[dict[str, Any]]:
+    """Options that are fields of the configurations, from the words that argparse left over."""
+    from hvcl.configuration import field_types, parse
+
+    types = [field_types(config) for config in configs]
+    found: list[dict[str, Any]] = [{} for _ in configs]
+    words = iter(rest)
+    for word in words:
+        if not word.startswith("--"):
+            raise InputError(f"unexpected argument {word!r}: settings are given as --name value")
+        name, equals, text = word[2:].partition("=")
+        field = name.replace("-", "_")
+        negated = field.startswith("no_") and field[3:] in {n for t in types for n, k in t.items() if k is bool}
+        field = field[3:] if negated else field
+        place = next((i for i, kinds in enumerate(types) if field in kinds), None)
+        if place is None:
+            options = [f"--{n.replace('_', '-')}" for kinds in types for n in kinds]
+            options += ["--method", "--seeds", "--out", "--json", "--resume", "--force", "--workers"]
+            near = difflib.get_close_matches(f"--{name}", options, n=1)
+            hint = f": did you mean {near[0]}?" if near else " (see hvcl run --method M --help)"
+            raise InputError(f"unknown option --{name}{hint}")
+        kind = types[place][field]
+        if kind is bool and not equals:
+            found[place][field] = not negated
+            continue
+        if not equals:
+            following = next(words, None)
+            if following is None:
+                raise InputError(f"--{name} needs a value")
+            text = following
+        found[place][field] = parse(f"--{name}", text, kind)
+    return found
+
+
+def _print_run_help(method_name: str, *configs: type[Any]) -> None:
+    from hvcl.configuration import describe, field_help, field_types
+
+    print("usage: hvcl run BENCHMARK [--method M] [--seeds 1,2,3] [--out DIR] [--json] [--resume] [--force] [settings]\n")
+    for name, text in (
+        ("--method M", "the method (hvcl); hvcl list shows all"),
+        ("--seeds 1,2,3", "seeds, each a run of its own (1)"),
+        ("--out DIR", "run folder (runs/BENCHMARK-SCENARIO-METHOD)"),
+        ("--json", "print the result as one JSON object, the last line"),
+        ("--resume", "go on with the run in the folder"),
+        ("--force", "replace the run in the folder"),
+        ("--workers N", "processes (one per core)"),
+    ):
+        print(f"  {name:<24} {text}")
+    for title, config in zip(("stream", f"method {method_name}"), configs, strict=True):
+        print(f"\nsettings of the {title} (a benchmark may bring defaults of its own):")
+        helps, kinds = field_help(config), field_types(config)
+        for field in dataclasses.fields(config):
+            option = f"--{field.name.replace('_', '-')}"
+            default = field.default
+            shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+            kind = "" if kinds[field.name] is bool else f" {describe(kinds[field.name])};"
+            print(f"  {option:<24} {helps.get(field.name, '')}\n{'':<26} {kind.strip()} default {shown or 'none'}")
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Seeds from "1,2,3" or "1-5"."""
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        raise InputError(f"seeds must be whole numbers such as 1,2,3 or 1-5, got {text!r}") from None
+    return tuple(seeds)
+
+
+def _execute(
+    runs: list[tuple[Any, Path]], console: Console, workers: int | None, *, resume: bool, force: bool
+) -> list[list[dict[str, Any]]]:
+    """Run every (configuration, folder) over all cores; results by run, in the order of seeds."""
+    from hvcl.runs import RunFolder
+    from hvcl.runs.engine import Job, run_seeds
+    from hvcl.runs.record import InterruptedRun
+
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, got {workers}")
+    jobs: list[Job] = []
+    for config, path in runs:
+        # built here once so that missing data and settings that do not fit are noticed before anything is written
+        stream = config.make_stream(config.seeds[0])
+        learner = config.make_learner(stream, config.seeds[0])
+        facts = {"memory": learner.memory, "task_names": [task.name for task in stream.tasks]}
+        RunFolder(path).prepare(config, facts, resume=resume, force=force)
+        jobs += [Job(path, seed, f"{config.method} seed {seed}") for seed in config.seeds]
+    try:
+        results = iter(run_seeds(jobs, console, workers))
+    except InterruptedRun:
+        print("hvcl: interrupted, everything is saved: go on with the same command and --resume", file=sys.stderr)
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    return [[next(results) for _ in config.seeds] for config, _ in runs]
+
+
+def _json_result(out: Path, results: list[dict[str, Any]]) -> dict[str, Any]:
+    config = json.loads((out / "config.json").read_text())
+    keys = ("benchmark", "scenario", "supervision", "memory", "method", "seeds", "evaluated_on", "task_names")
+    shown = {key: config[key] for key in keys}
+    accuracies = [result["average_accuracy"] for result in results]
+    return shown | {"mean_accuracy": sum(accuracies) / len(accuracies), "results": results, "out": str(out)}
+
+
+def _print_table(folders: Sequence[Path]) -> None:
+    from hvcl.report.terminal import print_table
+
+    console = Console()
+    print_table(folders, console if console.is_terminal else Console(width=120))
+
+
+# -- the other commands ---------------------------------------------------------------------------------------------------
+
+
+def _demo(known: argparse.Namespace) -> int:
+    from hvcl.report import write_report
+    from hvcl.runs import RunConfig
+
+    seeds = parse_seeds(known.seeds)
+    print(
+        "Five tasks in a row: 0 or 1? 2 or 3? ... 8 or 9? One network answers 'first or second of the pair' for all of them\n"
+        "(Domain-IL: nobody says which pair it faces). naive forgets, joint may see all data again, hvcl has only its priors.\n"
+    )
+    runs = [
+        (RunConfig.make("split-digits", name, seeds, {"scenario": "domain"}), known.out / name)
+        for name in ("joint", "hvcl", "naive")
+    ]
+    folders = [folder for _, folder in reversed(runs)]
+    unfinished = any((folder / "config.json").exists() and not _finished(folder, seeds) for folder in folders)
+    _execute(runs, Console(stderr=True), None, resume=True, force=not unfinished)
+    print()
+    _print_table(folders)
+    page = write_report(folders, known.out / "report.html", title="hvcl demo: five tasks in a row")
+    print(f"report: {page}")
+    return 0
+
+
+def _finished(folder: Path, seeds: Sequence[int]) -> bool:
+    return all((folder / f"seed-{seed}" / "result.json").exists() for seed in seeds)
+
+
+def _list(known: argparse.Namespace) -> int:
+    from hvcl.learners import known_methods
+    from hvcl.streams import BENCHMARKS
+
+    benchmarks = {name: benchmark.description for name, benchmark in BENCHMARKS.items()}
+    methods = {name: method.description for name, method in sorted(known_methods().items())}
+    if known.json:
+        print(json.dumps({"benchmarks": benchmarks, "methods": methods}))
+        return 0
+    for title, entries in (("benchmarks", benchmarks), ("methods", methods)):
+        print(f"{title}:")
+        for name, description in entries.items():
+            print(f"  {name:<16} {description}")
+    return 0
+
+
+def _report(known: argparse.Namespace) -> int:
+    from hvcl.report import write_report
+
+    output = known.output or known.folders[0] / "report.html"
+    print(f"report: {write_report(known.folders, output, title=known.title)}")
+    return 0
+
+
+def _data(known: argparse.Namespace) -> int:
+    from hvcl.streams import files
+    from hvcl.streams.datasets import known_datasets
+
+    if known.action == "get":
+        if not known.names:
+            raise InputError(f"which data set? hvcl data get NAME, known are {', '.join(known_datasets())}")
+        for name in known.names:
+            files.fetch(name, force=known.force)
+            print(f"{name}: in {files.data_folder()}")
+        return 0
+    if known.action == "verify":
+        names = known.names or [n for n in known_datasets() if all(f.state != "missing" for f in files.status(n))]
+        for name in names:
+            files.verify(name)
+            print(f"{name}: ok")
+        return 0
+    print(f"data folder: {files.data_folder()}")
+    for name in known.names or known_datasets():
+        states = files.status(name)
+        bad = [f"{status.path.name} {status.state}" for status in states if status.state != "ok"]
+        missing = bad and all(status.state == "missing" for status in states)
+        print(f"  {name:<10} {'missing' if missing else ', '.join(bad) if bad else 'ok' if states else 'ok (embedded)'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

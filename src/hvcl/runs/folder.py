@@ -1,0 +1,151 @@
+"""The run folder: configuration, environment, metrics, checkpoints, results. Reports read these and nothing else.
+
+RUN/config.json                     what was run
+RUN/seed-1/environment.json         versions, commit, seed
+RUN/seed-1/metrics.jsonl            loss terms and evaluations, one JSON object a line; deterministic, no clock in it
+RUN/seed-1/checkpoint.json          and checkpoint-<n>.safetensors: everything needed to go on
+RUN/seed-1/result.json              the summary, written when the seed is done
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvcl.errors import RunError
+from hvcl.runs.configuration import RunConfig
+from hvcl.runs.state import load_state, read_json, save_state, write_json
+
+
+@dataclass(frozen=True)
+class SeedFolder:
+    """The files of one seed."""
+
+    path: Path
+
+    @property
+    def result_path(self) -> Path:
+        """The summary."""
+        return self.path / "result.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        """The log."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """The checkpoint."""
+        return self.path / "checkpoint.json"
+
+    def result(self) -> dict[str, Any] | None:
+        """The summary, if the seed is done."""
+        return read_json(self.result_path) if self.result_path.exists() else None
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Everything needed to go on."""
+        save_state(self.checkpoint_path, state)
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """What was saved last, if anything."""
+        return load_state(self.checkpoint_path) if self.checkpoint_path.exists() else None
+
+    def cut_metrics(self, size: int) -> None:
+        """Forget what was logged after the checkpoint."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        have = self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
+        if have < size:
+            raise RunError(f"{self.metrics_path} is shorter than its checkpoint says: start the run anew with --force")
+        with self.metrics_path.open("ab") as file:
+            file.truncate(size)
+
+    def append_metrics(self, record: dict[str, Any]) -> int:
+        """One more line, flushed; returns the size of the log."""
+        with self.metrics_path.open("ab") as file:
+            file.write((json.dumps(finite(record), allow_nan=False) + "\n").encode())
+            return file.tell()
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The evaluations logged so far."""
+        try:
+            records = [json.loads(line) for line in self.metrics_path.read_bytes().splitlines()]
+        except ValueError as error:
+            raise RunError(f"{self.metrics_path} is damaged ({error})") from None
+        return [record for record in records if record["kind"] == "evaluation"]
+
+
+class RunFolder:
+    """A folder that holds one run, all its seeds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def config_path(self) -> Path:
+        """What was run."""
+        return self.path / "config.json"
+
+    def config(self) -> RunConfig:
+        """The run's configuration."""
+        return RunConfig.from_json(read_json(self.config_path), self.config_path)
+
+    def seed(self, seed: int) -> SeedFolder:
+        """The folder of one seed."""
+        return SeedFolder(self.path / f"seed-{seed}")
+
+    def prepare(self, config: RunConfig, facts: dict[str, Any], *, resume: bool, force: bool) -> None:
+        """Claim the folder for `config`; `facts` (memory, task names) are written beside it.
+
+        A folder that holds another run, or this one without `resume`, is refused; `force` deletes the run that is there.
+        Files that are not a run's are never touched.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file: choose another folder with --out")
+        if self.config_path.exists():
+            if force:
+                self._delete_run()
+            else:
+                self._check_same(config, resume)
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise RunError(f"{self.path} is not empty and holds no run: choose another folder with --out")
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.config_path, config.to_json() | facts)
+
+    def _check_same(self, config: RunConfig, resume: bool) -> None:
+        there = self.config()
+        ours, theirs = config.to_json(), there.to_json()
+        for key in ("benchmark", "method", "stream", "learner"):
+            if ours[key] != theirs[key]:
+                raise RunError(
+                    f"{self.path} holds another run ({_difference(key, theirs[key], ours[key])}): "
+                    "choose another folder with --out, or replace it with --force"
+                )
+        if not resume:
+            raise RunError(f"{self.path} already holds this run: go on with --resume, or start anew with --force")
+
+    def _delete_run(self) -> None:
+        for seed in self.path.glob("seed-*"):
+            shutil.rmtree(seed)
+        self.config_path.unlink()
+
+
+def _difference(key: str, theirs: Any, ours: Any) -> str:
+    if not isinstance(theirs, dict):
+        return f"{key} {theirs}, not {ours}"
+    names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+    return ", ".join(f"{name} {theirs.get(name)}, not {ours.get(name)}" for name in names)
+
+
+def finite(value: Any) -> Any:
+    """Plain JSON values with None in place of NaN and infinities, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value

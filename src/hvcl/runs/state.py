@@ -1,0 +1,126 @@
+"""Saving nested state without pickling: tensors in safetensors, the rest in JSON.
+
+A checkpoint is a pair: `NAME-<number>.safetensors` with the tensors, and `NAME.json`, which holds everything else and names the
+tensor file with its checksum. The tensors are written first under a new name, then the JSON is moved into place: whatever
+moment a process is killed at, the JSON that is there belongs to tensors that are there whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from hvcl.errors import RunError
+
+_TENSOR = "__tensor__"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write to a temporary name beside `path`, flush to disk, move into place."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """`value` as indented JSON, written atomically. Numbers survive exactly; NaN and infinity are refused."""
+    write_atomically(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file, or a `RunError` that names it."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged and cannot be read ({error})") from None
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    """Save nested dicts and lists of tensors and plain values as `path` (JSON) and a tensor file beside it."""
+    tensors: dict[str, Tensor] = {}
+    plain = _take_out(state, tensors, "")
+    content = save(tensors)
+    number = _number_of(path) + 1
+    name = f"{path.stem}-{number}.safetensors"
+    write_atomically(path.with_name(name), content)
+    digest = hashlib.sha256(content).hexdigest()
+    write_json(path, {"format": 1, "number": number, "tensors": name, "sha256": digest, "state": plain})
+    for old in path.parent.glob(f"{path.stem}-*.safetensors"):
+        if old.name != name:
+            old.unlink(missing_ok=True)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """What `save_state` saved; a damaged file raises `RunError` and names it."""
+    document = read_json(path)
+    try:
+        tensor_path = path.with_name(document["tensors"])
+        digest, plain = document["sha256"], document["state"]
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{path} is damaged: it is not a checkpoint ({error})") from None
+    try:
+        content = tensor_path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{tensor_path} cannot be read ({error.strerror}): the checkpoint is damaged") from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise RunError(f"{tensor_path} is damaged: its checksum does not match. Start the run anew with --force")
+    try:
+        tensors = load(content)
+    except SafetensorError as error:
+        raise RunError(f"{tensor_path} is damaged ({error})") from None
+    state: dict[str, Any] = _put_back(plain, tensors)
+    return state
+
+
+def _number_of(path: Path) -> int:
+    if not path.exists():
+        return 0
+    number = read_json(path).get("number")
+    return int(number) if isinstance(number, int) else 0
+
+
+def _take_out(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
+    """Replace every tensor by a reference to its place."""
+    if isinstance(value, Tensor):
+        tensors[place] = value.detach().cpu().contiguous().clone()
+        return {_TENSOR: place}
+    if isinstance(value, dict):
+        return {str(key): _take_out(item, tensors, f"{place}/{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_take_out(item, tensors, f"{place}/{i}") for i, item in enumerate(value)]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{place} is a {type(value).__name__}: a state holds tensors, numbers, strings, lists and dicts")
+
+
+def _put_back(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, dict):
+        if _TENSOR in value:
+            return tensors[value[_TENSOR]]
+        return {key: _put_back(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_put_back(item, tensors) for item in value]
+    return value
+
+
+def tensor_bytes(value: Any) -> int:
+    """Bytes of all tensors in a nested state."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, dict):
+        return sum(tensor_bytes(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return sum(tensor_bytes(item) for item in value)
+    return 0
