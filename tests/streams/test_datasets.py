@@ -135,9 +135,7 @@ def test_cifar100_takes_the_fine_labels(provide: Provide, tmp_path: Path) -> Non
         ("train-images-idx3-ubyte.gz", idx(0x803, TRAIN_IMAGES)[:-12], "not a gzip file"),
     ],
 )
-def test_idx_file_that_is_not_one_is_named(
-    provide: Provide, tmp_path: Path, name: str, content: bytes, complaint: str
-) -> None:
+def test_idx_file_that_is_not_one_is_named(provide: Provide, tmp_path: Path, name: str, content: bytes, complaint: str) -> None:
     provide("mnist", MNIST | {f"mnist/{name}": content})
     with pytest.raises(DataError, match=complaint) as raised:
         load("mnist", tmp_path)

@@ -132,9 +132,7 @@ def test_data_folder_is_the_variable_else_the_cache(monkeypatch: pytest.MonkeyPa
     assert data_folder() == Path(pooch.os_cache("hvcl"))
 
 
-def test_the_data_folder_is_used_when_none_is_given(
-    one_by_one: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_data_folder_is_used_when_none_is_given(one_by_one: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HVCL_DATA", str(tmp_path))
     fetch("tiny")
     verify("tiny")

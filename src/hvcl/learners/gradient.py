@@ -49,7 +49,7 @@ class GradientLearner(Learner):
     def __init__(self, problem: Problem, config: GradientConfig, seed: int) -> None:
         super().__init__(problem)
         self.config = config
-        self.device = torch.device(config.device)
+        self.device = _device(config.device)
         self.random = RandomState(seed)
         self._heads = _head_mask(problem, self.device)
         self.start()
@@ -132,6 +132,14 @@ class GradientLearner(Learner):
         except (KeyError, RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise RunError(f"the saved state does not fit this learner ({reason}): was it made with other settings?") from None
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # torch raises the latter for a CUDA that it was built without
+        reason = str(error).splitlines()[0]
+        raise InputError(f"cannot compute on device {name!r} ({reason}): cpu always works") from None
 
 
 def _head_mask(problem: Problem, device: torch.device) -> Tensor | None:

@@ -100,7 +100,7 @@ class Objective:
         with torch.no_grad():
             for name, schedule in self.schedules.items():
                 if name in terms:
-                    schedule.observe(float(terms[name]))
+                    schedule.observe(terms[name].item())
         return Loss(total, terms)
 
     def _adapts(self, name: str) -> bool:

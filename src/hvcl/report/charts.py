@@ -204,17 +204,17 @@ def _probes(
 ) -> list[Markup]:
     """Invisible strips around each place on the horizontal axis, which carry the tooltips."""
     left, right, top, bottom = frame
-    by_place: dict[float, list[str]] = {}
-    for line in reversed(series):
+    by_place: dict[float, list[tuple[float, str]]] = {}
+    for line in series:
         for point in line.points:
             if math.isfinite(point.y):
-                by_place.setdefault(point.x, []).append(f"{line.label}  {value(point)}")
+                by_place.setdefault(point.x, []).append((-point.y, f"{line.label}  {value(point)}"))
     places = sorted(by_place)
     middles = [(across(before) + across(after)) / 2 for before, after in itertools.pairwise(places)]
     edges = [left, *middles, right]
     probes = []
     for place, start, end in zip(places, edges, edges[1:], strict=False):
-        text = "\n".join([tip(place), *by_place[place]])
+        text = "\n".join([tip(place), *(told for _, told in sorted(by_place[place]))])
         area = element("rect", element("title", text), x=start, y=top, width=end - start, height=bottom - top)
         guide = element("line", class_="guide", x1=across(place), x2=across(place), y1=top, y2=bottom)
         probes.append(element("g", guide, area, class_="probe"))

@@ -136,7 +136,7 @@ def render(runs: Sequence[Run], title: str | None = None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html").render(
+    page = environment.get_template("page.html").render(
         title=title or _title(groups),
         lead=_lead(groups),
         style=_asset("page.css"),
@@ -150,6 +150,7 @@ def render(runs: Sequence[Run], title: str | None = None) -> str:
         groups=[_view(group, styles, number) for number, group in enumerate(groups, start=1)],
         memory_words=words.memory_words,
     )
+    return page.lstrip()  # the template's macros leave empty lines before the document
 
 
 def write_report(folders: Sequence[Path], output: Path, title: str | None = None) -> Path:

@@ -1,0 +1,211 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hvcl.cli import main, parse_seeds
+from hvcl.learners import known_methods
+from hvcl.streams import BENCHMARKS, StreamConfig
+
+QUICK = ["--epochs", "1", "--batch-size", "64", "--hidden", "8"]
+
+
+@pytest.fixture(autouse=True)
+def _in_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HVCL_DATA", str(tmp_path / "no-data"))
+
+
+def refused(capsys, *words):
+    """Runs the command, which must fail with one clear line and exit code 2; returns that line."""
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("hvcl: ")
+    return lines[0]
+
+
+def test_run_prints_a_table_and_leaves_a_run_folder(capsys, tmp_path):
+    assert main(["run", "split-digits", "--method", "naive", "--seeds", "1", *QUICK]) == 0
+    out = capsys.readouterr().out
+    result = json.loads((tmp_path / "runs/split-digits-domain-naive/seed-1/result.json").read_text())
+    assert f"{100 * result['average_accuracy']:.2f}" in out
+    assert "Domain-IL" in out
+    assert "boundaries" in out
+    assert "none" in out
+
+
+def test_json_is_the_last_line_and_complete(capsys):
+    words = ["run", "split-digits", "--method", "hvcl", "--scenario", "class", "--task-free", "--seeds", "1,2", "--json", *QUICK]
+    assert main([*words, "--experts", "3", "--workers", "1"]) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["benchmark"] == "split-digits"
+    assert document["scenario"] == "class"
+    assert document["supervision"] == "task-free"
+    assert document["memory"] == "none"
+    assert document["method"] == "hvcl"
+    assert document["seeds"] == [1, 2]
+    assert [result["seed"] for result in document["results"]] == [1, 2]
+    for result in document["results"]:
+        matrix = result["accuracy_matrix"]
+        assert len(matrix) == 5
+        assert {len(row) for row in matrix} == {5}
+        assert result["average_accuracy"] == pytest.approx(sum(matrix[-1]) / 5)
+        assert result["seconds"] > 0
+        assert "forgetting" in result
+        assert all(len(usage) == 3 for usage in result["layers"]["head"]["usage"])
+
+
+def test_seeds_in_processes_give_the_same_numbers_as_one_by_one(capsys):
+    words = ["run", "split-digits", "--method", "naive", "--seeds", "1,2", "--json", *QUICK]
+    documents = []
+    for workers in ("1", "2"):
+        assert main([*words, "--workers", workers, "--out", f"out-{workers}"]) == 0
+        documents.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+    for one, two in zip(documents[0]["results"], documents[1]["results"], strict=True):
+        assert one["accuracy_matrix"] == two["accuracy_matrix"]
+        assert one["nll"] == two["nll"]
+
+
+def test_a_second_run_needs_resume_or_force(capsys):
+    words = ["run", "split-digits", "--method", "naive", "--json", "--out", "out", *QUICK]
+    assert main(words) == 0
+    first = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "--resume" in refused(capsys, *words)
+    assert main([*words, "--resume"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == first
+    assert "holds another run" in refused(capsys, *words, "--resume", "--learning-rate", "0.5")
+    assert main([*words, "--force", "--learning-rate", "0.5"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run", "split-digitz"], "did you mean 'split-digits'"),
+        (["run", "split-digits", "--method", "hvlc"], "did you mean 'hvcl'"),
+        (["run"], "which benchmark"),
+        (["run", "split-digits", "--expertz", "3"], "did you mean --experts"),
+        (["run", "split-digits", "--experts", "three"], "an integer"),
+        (["run", "split-digits", "--experts", "0"], "experts"),
+        (["run", "split-digits", "--experts"], "needs a value"),
+        (["run", "split-digits", "--scenario", "clas"], "one of task, domain, class"),
+        (["run", "split-digits", "--seeds", "one"], "seeds"),
+        (["run", "split-digits", "--seeds", "1,1"], "seeds"),
+        (["run", "split-digits", "--workers", "0"], "workers"),
+        (["run", "split-digits", "--blur", "0.5"], "task_free"),
+        (["run", "split-digits", "--class-order", "1,2"], "class_order"),
+        (["run", "split-digits", "--channels", "8", "--hidden", "8", "--device", "nowhere"], "nowhere"),
+        (["run", "split-digits", "extra"], "extra"),
+        (["report", "nowhere"], "nowhere"),
+        (["report"], "DIR"),
+        (["data", "get"], "which data set"),
+        (["data", "get", "mnits"], "did you mean 'mnist'"),
+        (["data", "verify", "mnist"], "mnist"),
+        (["data", "fetch"], "fetch"),
+        (["lisst"], "lisst"),
+        (["list", "--what"], "--what"),
+    ],
+)
+def test_bad_use_is_one_clear_line_and_exit_code_2(capsys, tmp_path, words, expected):
+    assert expected in refused(capsys, *words)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_missing_data_without_network_says_which_files_to_put_where(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("requests.sessions.Session.send", _no_network)
+    line = refused(capsys, "run", "split-mnist", "--method", "naive")
+    assert "train-images-idx3-ubyte.gz" in line
+    assert str(tmp_path / "no-data") in line
+    assert not (tmp_path / "runs").exists()
+
+
+def _no_network(*_, **__):
+    import requests
+
+    raise requests.ConnectionError("no network")
+
+
+def test_a_damaged_checkpoint_is_one_clear_line(capsys, tmp_path):
+    words = ["run", "split-digits", "--method", "naive", "--out", "out", *QUICK]
+    assert main(words) == 0
+    capsys.readouterr()
+    (tmp_path / "out/seed-1/result.json").unlink()
+    tensors = next((tmp_path / "out/seed-1").glob("*.safetensors"))
+    tensors.write_bytes(tensors.read_bytes()[:100])
+    assert tensors.name in refused(capsys, *words, "--resume")
+
+
+def test_a_damaged_result_is_one_clear_line(capsys, tmp_path):
+    words = ["run", "split-digits", "--method", "naive", "--out", "out", *QUICK]
+    assert main(words) == 0
+    capsys.readouterr()
+    (tmp_path / "out/seed-1/result.json").write_text("{")
+    assert "result.json" in refused(capsys, *words, "--resume")
+
+
+def test_list_names_every_benchmark_and_method(capsys):
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in (*BENCHMARKS, *known_methods()))
+    assert main(["list", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["methods"]) == set(known_methods())
+
+
+@pytest.mark.parametrize("method", sorted(known_methods()))
+def test_help_shows_every_setting_of_the_method_with_its_text(capsys, method):
+    assert main(["run", "--method", method, "--help"]) == 0
+    out = capsys.readouterr().out
+    for config in (StreamConfig, known_methods()[method].config):
+        for field in config.__dataclass_fields__:
+            assert f"--{field.replace('_', '-')} " in out
+
+
+def test_booleans_can_be_negated(tmp_path):
+    assert main(["run", "split-digits", "--method", "joint", "--no-restart", "--out", "a", *QUICK]) == 0
+    assert json.loads((tmp_path / "a/config.json").read_text())["learner"]["restart"] is False
+
+
+def test_data_list_says_what_is_missing(capsys, tmp_path):
+    assert main(["data", "list"]) == 0
+    out = capsys.readouterr().out
+    assert str(tmp_path / "no-data") in out
+    assert "embedded" in out
+    assert "missing" in out
+
+
+def test_report_is_written_beside_the_run(capsys, tmp_path):
+    assert main(["run", "split-digits", "--method", "naive", "--out", "out", *QUICK]) == 0
+    assert main(["report", "out"]) == 0
+    page = (tmp_path / "out/report.html").read_text()
+    result = json.loads((tmp_path / "out/seed-1/result.json").read_text())
+    assert f"{100 * result['average_accuracy']:.2f}" in page
+    assert main(["run", "split-digits", "--method", "naive", "--out", "out", "--resume", *QUICK]) == 0
+
+
+def test_seeds_as_lists_and_ranges():
+    assert parse_seeds("1,2,3") == (1, 2, 3)
+    assert parse_seeds("1-3,7") == (1, 2, 3, 7)
+
+
+def test_ctrl_c_saves_and_the_run_goes_on(tmp_path):
+    """In a process of its own, as from a terminal: interrupt, exit code 130, resume to the same end as an undisturbed run."""
+    command = [sys.executable, "-m", "hvcl.cli", "run", "split-digits", "--method", "hvcl", "--hidden", "8", "--epochs", "6"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*command, "--out", "broken"], stderr=subprocess.PIPE, text=True, env=environment)
+    metrics = tmp_path / "broken/seed-1/metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size > 2000):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate()[1]
+    assert process.returncode == 130, error
+    assert "--resume" in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "broken/seed-1/result.json").exists()
+    assert main([*command[3:], "--out", "broken", "--resume"]) == 0
+    assert main([*command[3:], "--out", "whole"]) == 0
+    assert metrics.read_bytes() == (tmp_path / "whole/seed-1/metrics.jsonl").read_bytes()
