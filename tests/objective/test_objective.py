@@ -38,7 +38,7 @@ def test_total_is_the_weighted_sum_of_method_section_2(network):
         - 0.13 * parts["marginal_entropy"]
         - 0.17 * parts["diversity"]
     )
-    assert float(total) == pytest.approx(expected, rel=1e-5)
+    assert total.item() == pytest.approx(expected, rel=1e-5)
     assert float(terms["expert_kl"]) == pytest.approx(parts["expert_kl"] / 50, rel=1e-5)
     assert set(terms) == {"utility", *weights}
 
@@ -57,7 +57,7 @@ def test_beta_multiplies_the_kl_larger_means_closer_to_the_prior(network):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        distances.append(float(net[0].posterior.kl().sum()))
+        distances.append(net[0].posterior.kl().sum().item())
     assert distances[1] < 0.2 * distances[0]
 
 

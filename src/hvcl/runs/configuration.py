@@ -45,7 +45,8 @@ class RunConfig:
     ) -> RunConfig:
         """A run from names and settings; what they leave open takes the benchmark's defaults, then the method's."""
         chosen, config = benchmark(benchmark_name), method(method_name).config
-        fitting = {name: value for name, value in chosen.learner.items() if name in field_types(config)}
+        defaults = chosen.learner | chosen.methods.get(method_name, {})
+        fitting = {name: value for name, value in defaults.items() if name in field_types(config)}
         return cls(
             benchmark_name,
             method_name,
