@@ -26,7 +26,7 @@ demo: $(VENV)/.installed
 	$(BIN)/hvcl demo
 
 test: setup lint types
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -q -n 2
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -6,6 +6,8 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import math
+import re
 import textwrap
 import types
 from enum import StrEnum
@@ -70,14 +72,17 @@ def _parse_one(text: str, kind: Any) -> Any:
         return text
     if origin is tuple:
         item = get_args(kind)[0]
-        return tuple(item(part) for part in text.replace("-", ",").split(",") if part.strip())
+        return tuple(item(part) for part in re.sub(r"(?<=\d)-(?=\d)", ",", text).split(",") if part.strip())
     if kind is bool:
         if text.lower() in ("true", "yes", "1"):
             return True
         if text.lower() in ("false", "no", "0"):
             return False
         raise ValueError(text)
-    return kind(text)
+    value = kind(text)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def describe(kind: Any) -> str:
@@ -99,11 +104,13 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     for option in options:
         origin = get_origin(option)
+        if isinstance(value, float) and not math.isfinite(value):
+            break
         if option is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if origin is Literal and value in get_args(option):
             return value
-        if origin is tuple and isinstance(value, list | tuple) and all(isinstance(v, get_args(option)[0]) for v in value):
+        if origin is tuple and isinstance(value, list | tuple) and all(type(v) is get_args(option)[0] for v in value):
             return tuple(value)
         if isinstance(option, type) and issubclass(option, StrEnum) and value in list(option):
             return option(value)

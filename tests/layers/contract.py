@@ -696,7 +696,6 @@ class BaseLayerContract:
         with pytest.raises(InputError, match=rf"\b{name}\b"):
             self.layer_class(*arguments, **geometry)
 
-    @pytest.mark.xfail(strict=True, reason="nan passes the checks `value <= 0`")
     @pytest.mark.parametrize("name", ["initial_sigma", "prior_sigma", "kernel_width"])
     def test_nan_is_no_size(self, name):
         with pytest.raises(InputError, match=rf"\b{name}\b"):

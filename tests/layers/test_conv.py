@@ -187,14 +187,12 @@ class BaseTransposed(BaseConvContract):
                 layer(x, output_size=size)
         assert list(layer(x, output_size=[s + 1 for s in least]).shape[2:]) == [s + 1 for s in least]
 
-    @pytest.mark.xfail(strict=True, raises=IndexError, reason="output_size is looked at before the input's shape")
     def test_a_bad_input_with_an_output_size_is_told_what_fits(self):
         layer = self.build({"stride": 2}, experts=2)
         for shape in ((), (IN,), (2, 3)):
             with pytest.raises(InputError, match="expects"):
                 layer(torch.zeros(shape, dtype=torch.float64), output_size=[9] * self.dimensions)
 
-    @pytest.mark.xfail(strict=True, reason="found by torch in the forward pass: a RuntimeError about heights and widths")
     def test_output_padding_must_be_smaller_than_stride_or_dilation(self):
         with pytest.raises(InputError, match="output_padding"):
             self.layer_class(*self.arguments, stride=2, output_padding=2)

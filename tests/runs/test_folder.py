@@ -150,7 +150,9 @@ def test_a_log_shorter_than_its_checkpoint_is_noticed(tmp_path):
 
 def test_metrics_hold_the_terms_averaged_and_every_evaluation(tmp_path):
     folder = RunFolder(tmp_path / "run")
-    folder.prepare(make("hvcl", stream={"epochs": 3}, learner={"hidden": (8,), "diversity": 0.01}), FACTS, resume=False, force=False)
+    folder.prepare(
+        make("hvcl", stream={"epochs": 3}, learner={"hidden": (8,), "diversity": 0.01}), FACTS, resume=False, force=False
+    )
     result = execute(folder, 1)
     lines = [json.loads(line) for line in folder.seed(1).metrics_path.read_text().splitlines()]
     evaluations = [line for line in lines if line["kind"] == "evaluation"]

@@ -430,7 +430,6 @@ def test_the_scenario_may_be_given_as_a_word() -> None:
     assert StreamConfig(scenario="class").scenario is Scenario.CLASS  # type: ignore[arg-type]
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="Scenario(...) raises a plain ValueError, not an error for the user")
 def test_an_unknown_scenario_names_the_known_ones() -> None:
     try:
         StreamConfig(scenario="banana")  # type: ignore[arg-type]
@@ -440,9 +439,6 @@ def test_an_unknown_scenario_names_the_known_ones() -> None:
         pytest.fail("an unknown scenario was taken")
 
 
-@pytest.mark.xfail(
-    strict=True, raises=pytest.fail.Exception, reason="numpy refuses a negative seed, late, with a plain ValueError"
-)
 def test_a_negative_seed_is_refused_at_once() -> None:
     try:
         make(seed=-1)

@@ -126,7 +126,7 @@ class MoVELayer(VariationalModule):
         _require_choice("routing", routing, Routing)
         _require_choice("usage", usage, Usage)
         _require_choice("sigma_transform", sigma_transform, SigmaTransform)
-        if kernel_width is not None and kernel_width <= 0:
+        if kernel_width is not None and not kernel_width > 0:
             raise InputError(f"kernel_width must be positive or None (median heuristic), got {kernel_width}")
         self.experts = experts
         self.top_k = top_k
@@ -324,8 +324,8 @@ def _join(parts: list[Tensor]) -> Tensor:
 
 def _require_positive(**values: int) -> None:
     for name, value in values.items():
-        if value < 1:
-            raise InputError(f"{name} must be at least 1, got {value}")
+        if isinstance(value, bool) or value < 1:
+            raise InputError(f"{name} must be a whole number, at least 1, got {value}")
 
 
 def _require_choice(name: str, value: str, kind: Any) -> None:

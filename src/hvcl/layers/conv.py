@@ -72,7 +72,7 @@ class _MoVEConvBase(MoVELayer):
             raise InputError(f"{name} must be an integer >= {least} or a tuple of {cls.dimensions} such, got {value}")
         return values
 
-    def _answer(self, x: Tensor) -> Tensor:
+    def _is_unbatched(self, x: Tensor) -> bool:
         unbatched = x.dim() == self.dimensions + 1
         if (x.dim() != self.dimensions + 2 and not unbatched) or x.shape[-1 - self.dimensions] != self.in_channels:
             places = ", ".join("DHW"[3 - self.dimensions :])
@@ -80,7 +80,10 @@ class _MoVEConvBase(MoVELayer):
                 f"{type(self).__name__} expects (batch, {self.in_channels}, {places}) or ({self.in_channels}, {places}), "
                 f"got a tensor of shape {tuple(x.shape)}"
             )
-        return self._mixture(x.unsqueeze(0)).squeeze(0) if unbatched else self._mixture(x)
+        return unbatched
+
+    def _answer(self, x: Tensor) -> Tensor:
+        return self._mixture(x.unsqueeze(0)).squeeze(0) if self._is_unbatched(x) else self._mixture(x)
 
     @abstractmethod
     def _ones(self, x: Tensor) -> Tensor:
@@ -220,6 +223,8 @@ class _MoVEConvTransposeNd(_MoVEConvBase):
         )
         self.padding = self._tuple("padding", padding, least=0)
         self.output_padding = self._tuple("output_padding", output_padding, least=0)
+        if any(o >= max(s, d) for o, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True)):
+            raise InputError(f"output_padding must be smaller than stride or dilation, got {output_padding}")
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """As torch.nn: `output_size` (its last dimensions) picks among the sizes that a stride leaves open."""
@@ -233,6 +238,7 @@ class _MoVEConvTransposeNd(_MoVEConvBase):
             self.output_padding = before
 
     def _output_padding_for(self, x: Tensor, output_size: Sequence[int]) -> tuple[int, ...]:
+        self._is_unbatched(x)
         wanted = tuple(output_size)[-self.dimensions :]
         least = [
             (x.shape[i - self.dimensions] - 1) * self.stride[i]

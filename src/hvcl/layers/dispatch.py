@@ -61,10 +61,11 @@ def route(log_probabilities: Tensor, top_k: int, routing: Routing, training: boo
     - ``argmax``: the k most probable experts. For k = 1 the answer is weighted by p(m|x) itself: a softmax over the one
       chosen logit would be 1 and leave the gate without a gradient.
     - ``sample`` (training only): k experts drawn without replacement from p (Gumbel top-k). For k = 1 the weight is
-      p / stop_gradient(p): 1 in value, the score-function gradient in the backward pass. Outside training the most
-      probable experts are taken, with the weight in value that training gave them.
+      p / stop_gradient(p): 1 in value, and in the backward pass the gradient of log p times the answer's share of the loss
+      (the score-function estimator, unbiased where the loss is linear in the answer). Outside training the most probable
+      experts are taken, with the weight in value that training gave them.
 
-    For k > 1 the original probabilities are renormalised over the chosen k.
+    For k > 1 the original probabilities are renormalised over the chosen k, whichever way they were chosen.
     """
     batch, experts = log_probabilities.shape
     scores = log_probabilities.detach()

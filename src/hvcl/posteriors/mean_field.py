@@ -61,9 +61,9 @@ class MeanFieldGaussian(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if initial_sigma <= 0:
+        if not 0 < initial_sigma < math.inf:
             raise InputError(f"initial_sigma must be positive, got {initial_sigma}")
-        if prior_sigma is not None and prior_sigma <= 0:
+        if prior_sigma is not None and not 0 < prior_sigma < math.inf:
             raise InputError(f"prior_sigma must be positive, got {prior_sigma}")
         self.sigma_kind: SigmaKind = sigma
         self.transform: SigmaTransform = transform
@@ -101,7 +101,10 @@ class MeanFieldGaussian(nn.Module):
     @property
     def log_sigma(self) -> Tensor:
         """log sigma, in the shape of `rho`."""
-        return self.rho if self.transform == "exp" else nn.functional.softplus(self.rho).log()
+        if self.transform == "exp":
+            return self.rho
+        # below -30 log softplus(rho) is rho to 14 digits, while softplus itself underflows
+        return torch.where(self.rho < -30, self.rho, nn.functional.softplus(self.rho.clamp_min(-30)).log())
 
     @property
     def sigma(self) -> Tensor:

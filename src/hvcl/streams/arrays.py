@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,16 +49,26 @@ def from_arrays(
     train, test = _examples("x", x, y), _examples("x_test", x_test, y_test)
     if train[0].shape[1:] != test[0].shape[1:]:
         raise InputError(f"x has examples of shape {tuple(train[0].shape[1:])}, x_test of {tuple(test[0].shape[1:])}")
-    if scale <= 0:
+    if not 0 < scale < math.inf:
         raise InputError(f"scale must be positive, got {scale}")
     ways = [tasks is not None, classes_per_task is not None, task is not None]
     if sum(ways) != 1:
         raise InputError("say what a task is in exactly one way: tasks=, classes_per_task=, or task= with task_test=")
+    if task_test is not None and task is None:
+        raise InputError("task_test= goes with task=: give both or none")
+    if config.tasks is not None:
+        raise InputError("arrays have as many tasks as the arguments say: leave config.tasks out")
+    if classes_per_task is None and config.class_order != "label":
+        raise InputError("class_order has a meaning only together with classes_per_task")
     if task is not None:
         parts = _parts_by_number(train[1], test[1], task, task_test)
     else:
         classes = train[1].unique().tolist()
         groups = tasks if tasks is not None else deal(order_classes(classes, config.class_order, seed), classes_per_task or 0)
+        if tasks is not None:
+            groups = _groups(tasks)
+        elif not bool(torch.isin(test[1], train[1]).all()):
+            raise InputError("y_test has classes that y does not have")
         unknown = sorted({c for group in groups for c in group} - set(classes))
         if unknown:
             raise InputError(f"classes {unknown} do not occur in y")
@@ -87,14 +98,26 @@ def deal(classes: Sequence[int], per_task: int) -> list[list[int]]:
     return [list(classes[i : i + per_task]) for i in range(0, len(classes), per_task)]
 
 
+def _groups(tasks: Any) -> list[list[int]]:
+    try:
+        groups = [[int(c) for c in group] for group in tasks]
+    except (TypeError, ValueError):
+        raise InputError(f"tasks must be groups of classes such as [(0, 1), (2, 3)], got {tasks!r}") from None
+    if not groups or not all(groups) or any(len(set(group)) < len(group) for group in groups):
+        raise InputError(f"every task needs at least one class, each once, got {tasks!r}")
+    return groups
+
+
 def _examples(name: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     inputs, labels = _tensor(name, x), _tensor(name.replace("x", "y"), y)
     if inputs.dim() < 2 or not len(inputs):
         raise InputError(f"{name} must hold at least one example, [N, features...], got shape {tuple(inputs.shape)}")
     if labels.shape != inputs.shape[:1]:
         raise InputError(f"{name} has {len(inputs)} examples, but the labels have shape {tuple(labels.shape)}")
-    if labels.is_floating_point() or labels.dtype == torch.bool or int(labels.min()) < 0:
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool or int(labels.long().min()) < 0:
         raise InputError(f"the labels of {name} must be integers, at least 0")
+    if inputs.is_complex():
+        raise InputError(f"{name} must hold real numbers, got {inputs.dtype}")
     if inputs.is_floating_point():
         inputs = inputs.float()
         if not bool(inputs.isfinite().all()):
@@ -118,6 +141,8 @@ def _parts_by_number(train_y: Tensor, test_y: Tensor, task: Any, task_test: Any)
         raise InputError("task and task_test must hold one task number for every example")
     if numbers.is_floating_point() or sorted(numbers.unique().tolist()) != list(range(int(numbers.max()) + 1)):
         raise InputError("task numbers must be the integers 0, 1, 2, ... without gaps")
+    if test_numbers.is_floating_point() or not bool(torch.isin(test_numbers, numbers).all()):
+        raise InputError("task_test must hold task numbers that task has as well")
     parts = []
     for number in range(int(numbers.max()) + 1):
         rows, test_rows = (numbers == number).nonzero().flatten(), (test_numbers == number).nonzero().flatten()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from hvcl.configuration import configure, to_json
 from hvcl.errors import InputError, UnknownNameError
 from hvcl.streams.arrays import deal, order_classes
 from hvcl.streams.datasets import Dataset, load
@@ -45,7 +46,7 @@ class Benchmark:
         return split_by_class(data.train_y, data.test_y, deal(classes, self.classes_per_task or 1))
 
     def _permuted(self, data: Dataset, config: StreamConfig) -> list[Part]:
-        count = config.tasks or 10
+        count = 10 if config.tasks is None else config.tasks
         if count < 1:
             raise InputError(f"tasks must be at least 1, got {count}")
         if config.class_order != "label":
@@ -123,10 +124,7 @@ def make_stream(name: str, config: StreamConfig | None = None, seed: int = 0, **
     """
     chosen = benchmark(name)
     if config is None:
-        try:
-            config = StreamConfig(**(chosen.stream | settings))
-        except TypeError as error:
-            raise InputError(f"stream settings do not fit: {error}") from None
+        config = configure(StreamConfig, chosen.stream | settings)
     elif settings:
-        config = replace(config, **settings)
+        config = configure(StreamConfig, to_json(config) | settings)
     return chosen.build(config, seed)

@@ -40,6 +40,8 @@ class StreamConfig:
     """Score on this fraction of the training data, held out, instead of the test set: for choosing settings."""
 
     def __post_init__(self) -> None:
+        if self.scenario not in list(Scenario):
+            raise InputError(f"scenario must be one of {', '.join(Scenario)}, got {self.scenario!r}")
         object.__setattr__(self, "scenario", Scenario(self.scenario))
         if self.epochs < 1 or self.batch_size < 1:
             raise InputError(f"epochs and batch_size must be at least 1, got {self.epochs} and {self.batch_size}")
@@ -67,6 +69,8 @@ class Stream:
     def __init__(
         self, labelled: Labelled, config: StreamConfig, seed: int, name: str = "arrays", cumulative: bool = False
     ) -> None:
+        if seed < 0:
+            raise InputError(f"seed must be at least 0, got {seed}")
         self.labelled = labelled
         self.config = config
         self.seed = seed

@@ -124,9 +124,10 @@ def label(
     for part, head in zip(parts, heads, strict=True):
         sides = []
         for (x, y), rows in ((train, part.train_rows), (test, part.test_rows)):
-            targets = torch.full((max(every_class) + 1,), -1)
-            targets[list(part.classes)] = torch.tensor(head)
-            sides.append(Examples(x, targets[y[rows]], rows, scale, part.pixels))
+            # a search, not a table: labels may be large numbers
+            classes, order = torch.tensor(part.classes).sort()
+            targets = torch.tensor(head)[order][torch.searchsorted(classes, y[rows])]
+            sides.append(Examples(x, targets, rows, scale, part.pixels))
         if not len(sides[0]) or not len(sides[1]):
             raise InputError(f"task {part.name!r} has {len(sides[0])} training and {len(sides[1])} test examples: it needs both")
         tasks.append(Task(part.name, sides[0], sides[1]))
