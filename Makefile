@@ -37,3 +37,33 @@ types: $(VENV)/.installed
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+# -- benchmarks: in an environment of their own, with the peers; ARGS="--quick" for a look -----------------------------------
+.PHONY: bench-setup bench-layers bench-harness bench-plot bench-clean
+BENCH := .venv-bench
+# Avalanche and the peers come without their dependencies, which would bring another torch; what they need is listed after them.
+BENCH_PEERS := avalanche-lib bayesian-torch blitz-bayesian-pytorch torchbnn torchvision
+BENCH_NEEDS := dill gdown GPUtil matplotlib pillow psutil pytorchcv qpsolvers tensorboard torchmetrics tqdm
+
+bench-setup: $(BENCH)/.installed
+
+$(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/constraints.txt
+	$(PYTHON) -m venv $(BENCH)
+	@echo '*' >$(BENCH)/.gitignore
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --constraint benchmarks/constraints.txt \
+	  --editable . $(BENCH_NEEDS)
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --constraint benchmarks/constraints.txt \
+	  --no-deps $(BENCH_PEERS)
+	@touch $@
+
+bench-layers: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/layers.py $(ARGS)
+
+bench-harness: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/harness.py $(ARGS)
+
+bench-plot: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/plot.py
+
+bench-clean:
+	rm -rf $(BENCH)

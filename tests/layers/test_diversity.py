@@ -56,9 +56,10 @@ class TestMedianWidth:
 class TestLogDeterminant:
     @pytest.mark.parametrize("width", [0.3, 1.0, 4.0])
     def test_two_experts_have_one_minus_k_squared(self, width):
-        distances = torch.tensor([[0.0, 0.7], [0.7, 0.0]], dtype=torch.float64)
+        mean = torch.tensor([[0.0], [math.sqrt(0.7)]], dtype=torch.float64)
+        sigma = torch.ones_like(mean)
         k = math.exp(-0.7 / (2 * width**2))
-        value = log_determinant(distances, torch.tensor(width, dtype=torch.float64))
+        value = log_determinant(mean, sigma, 1.0, squared_distances(mean, sigma), torch.tensor(width, dtype=torch.float64))
         assert value.item() == pytest.approx(math.log((1 + JITTER) ** 2 - k**2), rel=1e-10)
         assert value.exp().item() == pytest.approx(1 - k**2, abs=3 * JITTER)
 
@@ -66,7 +67,8 @@ class TestLogDeterminant:
         torch.manual_seed(0)
         mean = torch.randn(4, 10, dtype=torch.float64)
         distances = squared_distances(mean, mean.exp())
-        small, large = (log_determinant(distances, torch.tensor(w, dtype=torch.float64)).item() for w in (1e-2, 1e4))
+        widths = (torch.tensor(w, dtype=torch.float64) for w in (1e-2, 1e4))
+        small, large = (log_determinant(mean, mean.exp(), 1.0, distances, w).item() for w in widths)
         assert small == pytest.approx(4 * math.log1p(JITTER), abs=1e-9)
         assert large == pytest.approx(math.log(4 + JITTER) + 3 * math.log(JITTER), abs=1e-2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, get_args
@@ -11,15 +12,20 @@ from torch import Tensor, nn
 
 from hvcl.errors import InputError
 from hvcl.gates import SoftmaxGate
-from hvcl.layers.dispatch import Plan, Routing, Segment, route
+from hvcl.gates.fused import fused_gate
+from hvcl.kernels import load_kernels
+from hvcl.layers.dispatch import Plan, Routing, Segment, route, sorted_plan
 from hvcl.layers.diversity import log_determinant, median_width, squared_distances
 from hvcl.layers.module import VariationalModule
 from hvcl.layers.noise import random_signs
 from hvcl.posteriors import MeanFieldGaussian
 from hvcl.posteriors.mean_field import SigmaKind, SigmaTransform
 
-Estimator = Literal["flipout", "local", "mean"]
+Estimator = Literal["flipout", "local", "draws", "mean"]
 Usage = Literal["gate", "uniform"]
+
+CHUNKS = 2
+"""Weight draws of each expert per batch for the estimator "draws"."""
 
 _TINY = 1e-20
 """Under the square root of a variance: an all-zero input has no noise, and its gradient must be 0, not 0 * inf."""
@@ -34,7 +40,7 @@ class MoVEOptions(TypedDict, total=False):
     top_k: int
     """Experts evaluated per example (default 1)."""
     estimator: Estimator
-    """How weight noise is drawn: "flipout" (default), "local" reparameterisation, "mean" (no noise)."""
+    """How weight noise is drawn: "flipout" (default), "local" reparameterisation, a few "draws" a batch, "mean" (no noise)."""
     sigma: SigmaKind
     """One sigma per "weight" (default) or per output "unit"."""
     routing: Routing
@@ -58,6 +64,8 @@ class _Trace:
 
     log_probabilities: Tensor | None = None
     features: Tensor | None = None
+    usage: Tensor | None = None
+    statistics: Tensor | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Trace:
         return _Trace()
@@ -83,6 +91,8 @@ class MoVELayer(VariationalModule):
       decorrelate the examples (Wen et al., 2018);
     - ``local``: :math:`A(x; \mu_m) + \sqrt{A(x^2; \sigma_m^2)} \circ \epsilon`, noise on the outputs (Kingma et al., 2015).
       Output marginals are exact; in convolutions the outputs at different places are drawn independently;
+    - ``draws``: :math:`A(x; \mu_m + \sigma_m \circ E_c)`, each expert's examples in two chunks with a draw of their own.
+      One operator call where flipout needs two, which pays in convolutions; examples of a chunk share their noise;
     - ``mean``: no noise.
 
     After a forward pass `terms()` gives, each a scalar:
@@ -101,6 +111,7 @@ class MoVELayer(VariationalModule):
         weight_shape: tuple[int, ...],
         units: int,
         expand_units: Callable[[Tensor], Tensor],
+        unit_layout: tuple[int, int, int] | None,
         fan_in: float,
         gate_features: int,
         bias: bool,
@@ -145,6 +156,7 @@ class MoVELayer(VariationalModule):
             initial_sigma=initial_sigma,
             prior_sigma=prior_sigma,
             transform=sigma_transform,
+            unit_layout=unit_layout,
             device=device,
             dtype=dtype,
         )
@@ -175,26 +187,50 @@ class MoVELayer(VariationalModule):
 
     def _mixture(self, x: Tensor) -> Tensor:
         """The layer's answer to a batch ``[B, ...]``."""
-        trace = self._trace
         if self.gate is None:
-            trace.log_probabilities = trace.features = None
+            self._trace = _Trace()
             return self._experts(x, [Segment(0, 0, len(x))])
-        trace.features = self._gate_input(x)
-        trace.log_probabilities = self.gate(trace.features)
-        plan: Plan = route(trace.log_probabilities, self.top_k, self.routing, self.training)
+        plan = self._arrange(self._route(self.gate, self._gate_input(x)), len(x))
         if not plan.segments:  # an empty batch: any expert gives the right empty shape
             return self._experts(x, [Segment(0, 0, 0)])
         return plan.combine(self._experts(plan.gather(x), plan.segments))
 
+    def _route(self, gate: SoftmaxGate, features: Tensor) -> Plan:
+        """Ask the gate, remember its answer for the terms, and lay out the experts' work."""
+        trace = self._trace = _Trace()
+        usual = self.top_k == 1 and self.routing == "argmax" and len(features) > 0
+        kernels = load_kernels(features) if usual and gate.weight.dtype == features.dtype else None
+        if kernels is None:
+            trace.features, trace.log_probabilities = features, gate(features)
+            return route(trace.log_probabilities, self.top_k, self.routing, self.training)
+        batch = fused_gate(gate, features, kernels)
+        trace.log_probabilities, trace.usage, trace.statistics = batch.log_probabilities, batch.usage, batch.statistics
+        return sorted_plan(batch.counts, batch.weights, batch.rows, batch.slots)
+
+    def _arrange(self, plan: Plan, batch: int) -> Plan:
+        """What a kind of layer makes of a plan before it gets to work."""
+        return plan
+
     def _experts(self, x: Tensor, segments: list[Segment]) -> Tensor:
         """Every segment's rows through its expert, in order."""
-        means = self.posterior.mean.unbind(0)
+        if self.estimator == "draws" and self.is_sampling:
+            return self._draws(x, segments)
+        experts = [segment.expert for segment in segments]
         biases = self.bias.unbind(0) if self.bias is not None else (None,) * self.experts
-        answer = _join([self._operator(x[a:b], means[m], biases[m]) for m, a, b in segments])
+        parts = zip(segments, self.posterior.means_of(experts), strict=True)
+        answer = _join([self._operator(x[a:b], mean, biases[m]) for (m, a, b), mean in parts])
         if self.estimator == "mean" or not self.is_sampling:
             return answer
         noise = self._flipout_noise if self.estimator == "flipout" else self._local_noise
         return answer + noise(x, segments, answer)
+
+    def _draws(self, x: Tensor, segments: list[Segment]) -> Tensor:
+        """Every segment's rows in a few chunks, each through a draw of the expert's weights."""
+        biases = self.bias.unbind(0) if self.bias is not None else (None,) * self.experts
+        chunks = [Segment(m, *ends) for m, a, b in segments for ends in _chunks(a, b)]
+        weights = self.posterior.draws_of([chunk.expert for chunk in chunks])
+        parts = zip(chunks, weights, strict=True)
+        return _join([self._operator(x[a:b], weight, biases[m]) for (m, a, b), weight in parts])
 
     def _flipout_noise(self, x: Tensor, segments: list[Segment], answer: Tensor) -> Tensor:
         posterior = self.posterior
@@ -202,10 +238,9 @@ class MoVELayer(VariationalModule):
         signs_in = random_signs(len(x), x.shape[1], x)
         signs_out = self._per_channel(random_signs(len(x), self.units, x), answer)
         flipped = x * self._per_channel(signs_in, x)
-        rhos = posterior.rho.unbind(0)
         if posterior.sigma_kind == "weight":
-            parts = [self._operator(flipped[a:b], posterior.sigma_of(rhos[m]) * shared, None) for m, a, b in segments]
-            return _join(parts) * signs_out
+            noise = posterior.noise_of([segment.expert for segment in segments], shared)
+            return self._each(flipped, segments, noise) * signs_out
         # one draw for all experts and sigma on the output: a single operator call for the whole batch
         return self._operator(flipped, shared, None) * self._unit_sigma(segments, answer) * signs_out
 
@@ -213,10 +248,13 @@ class MoVELayer(VariationalModule):
         posterior = self.posterior
         if posterior.sigma_kind == "unit":
             return torch.randn_like(answer) * self._norm(x) * self._unit_sigma(segments, answer)
-        squared = x.square()
-        rhos = posterior.rho.unbind(0)
-        variance = [self._operator(squared[a:b], posterior.sigma_of(rhos[m]).square(), None) for m, a, b in segments]
-        return torch.randn_like(answer) * (_join(variance) + _TINY).sqrt()
+        variances = posterior.variances_of([segment.expert for segment in segments])
+        return torch.randn_like(answer) * (self._each(x.square(), segments, variances) + _TINY).sqrt()
+
+    def _each(self, x: Tensor, segments: list[Segment], weights: list[Tensor]) -> Tensor:
+        """Every segment's rows through its weights, without bias."""
+        parts = zip(segments, weights, strict=True)
+        return _join([self._operator(x[a:b], weight, None) for (_, a, b), weight in parts])
 
     def _unit_sigma(self, segments: list[Segment], answer: Tensor) -> Tensor:
         """Per-unit sigma of every row's expert, broadcasting against the answer."""
@@ -255,13 +293,17 @@ class MoVELayer(VariationalModule):
             return kl.sum()
         log_probabilities = self.gate_log_probabilities
         assert log_probabilities is not None
-        return (log_probabilities.exp().mean(0) * kl).sum()
+        usage = self._trace.usage
+        return ((log_probabilities.exp().mean(0) if usage is None else usage) * kl).sum()
 
     def gate_kl(self) -> Tensor:
         """Mean over the batch of KL[p(m|x) || prior p(m|x)] in nats."""
         log_probabilities = self.gate_log_probabilities
-        if log_probabilities is None or self.gate is None or self._trace.features is None:
+        if log_probabilities is None or self.gate is None:
             return self._zero()
+        if self._trace.statistics is not None:
+            return self._trace.statistics[0]
+        assert self._trace.features is not None
         prior = self.gate.prior(self._trace.features)
         return (log_probabilities.exp() * (log_probabilities - prior)).sum(1).mean()
 
@@ -270,6 +312,8 @@ class MoVELayer(VariationalModule):
         log_probabilities = self.gate_log_probabilities
         if log_probabilities is None:
             return self._zero()
+        if self._trace.statistics is not None:
+            return self._trace.statistics[1]
         return -(log_probabilities.exp() * log_probabilities).sum(1).mean()
 
     def marginal_entropy(self) -> Tensor:
@@ -277,6 +321,8 @@ class MoVELayer(VariationalModule):
         log_probabilities = self.gate_log_probabilities
         if log_probabilities is None:
             return self._zero()
+        if self._trace.statistics is not None:
+            return self._trace.statistics[2]
         contributions: Tensor = torch.special.entr(log_probabilities.exp().mean(0))
         return contributions.sum()
 
@@ -285,11 +331,12 @@ class MoVELayer(VariationalModule):
         if self.experts == 1:
             return self._zero()
         posterior = self.posterior
-        shared = 1.0 if posterior.sigma_kind == "weight" else posterior.mean[0].numel() / self.units
-        distances = squared_distances(posterior.mean, posterior.sigma_of(posterior.rho), shared)
+        repeats = 1.0 if posterior.sigma_kind == "weight" else posterior.mean[0].numel() / self.units
+        sigma = posterior.sigma_of(posterior.rho)
+        distances = squared_distances(posterior.mean, sigma, repeats)
         if self.kernel_width == 0:  # not yet frozen for this task
-            self.kernel_width.copy_(median_width(distances.detach()))
-        return log_determinant(distances, self.kernel_width)
+            self.kernel_width.copy_(median_width(distances))
+        return log_determinant(posterior.mean, sigma, repeats, distances, self.kernel_width)
 
     def consolidate(self) -> None:
         """Posterior and gate become the priors; the diversity kernel's width is measured anew."""
@@ -316,6 +363,13 @@ class MoVELayer(VariationalModule):
             f"experts={self.experts}, top_k={self.top_k}, estimator={self.estimator!r}, "
             f"sigma={self.posterior.sigma_kind!r}, routing={self.routing!r}"
         )
+
+
+def _chunks(start: int, stop: int) -> list[tuple[int, int]]:
+    """`start` to `stop` in up to `CHUNKS` nearly equal parts; an empty range is one empty part."""
+    count = max(1, min(CHUNKS, stop - start))
+    ends = [start + (stop - start) * i // count for i in range(count + 1)]
+    return list(itertools.pairwise(ends))
 
 
 def _join(parts: list[Tensor]) -> Tensor:

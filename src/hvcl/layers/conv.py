@@ -6,14 +6,20 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from hvcl.errors import InputError
+from hvcl.kernels import load_kernels
 from hvcl.layers.base import MoVELayer, MoVEOptions, _require_positive
+from hvcl.layers.dispatch import Plan
+
+SIZES = 16
+"""Different numbers of rows that an expert may get in a batch; see `Plan.padded`."""
 
 Size = int | tuple[int, ...]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
@@ -38,6 +44,7 @@ class _MoVEConvBase(MoVELayer):
         bias: bool,
         weight_shape: tuple[int, int],
         expand_units: Callable[[Tensor], Tensor],
+        outer: int | None,
         fan_in_per_group: Callable[[tuple[int, ...], tuple[int, ...]], float],
         experts: int,
         options: MoVEOptions,
@@ -52,6 +59,9 @@ class _MoVEConvBase(MoVELayer):
             weight_shape=(*weight_shape, *kernel),
             units=out_channels,
             expand_units=expand_units,
+            unit_layout=None
+            if outer is None
+            else (outer, out_channels, math.prod(weight_shape) // outer // out_channels * math.prod(kernel)),
             fan_in=fan_in_per_group(kernel, steps),
             gate_features=2 * in_channels,
             bias=bias,
@@ -89,13 +99,16 @@ class _MoVEConvBase(MoVELayer):
     def _ones(self, x: Tensor) -> Tensor:
         """Weights of ones with one output channel per group."""
 
+    def _arrange(self, plan: Plan, batch: int) -> Plan:
+        return plan.padded(max(1, batch // SIZES)) if batch >= SIZES else plan
+
     def _norm(self, x: Tensor) -> Tensor:
         squared = (self._operator(x.square(), self._ones(x), None) + 1e-20).sqrt()
         return squared.repeat_interleave(self.out_channels // self.groups, 1) if self.groups > 1 else squared
 
     def _gate_input(self, x: Tensor) -> Tensor:
-        places = x.flatten(2)
-        return torch.cat([places.mean(2), places.amax(2)], 1)
+        pooled: Tensor = _MeanAndMax.apply(x)  # type: ignore[no-untyped-call]
+        return pooled
 
     def _per_channel(self, values: Tensor, like: Tensor) -> Tensor:
         return values.view(*values.shape, *[1] * self.dimensions)
@@ -139,6 +152,7 @@ class _MoVEConvNd(_MoVEConvBase):
             bias,
             weight_shape=(out_channels, channels),
             expand_units=partial(_units_first, dimensions=self.dimensions),
+            outer=1,
             fan_in_per_group=lambda kernel, _: channels * math.prod(kernel),
             experts=experts,
             options=options,
@@ -216,6 +230,7 @@ class _MoVEConvTransposeNd(_MoVEConvBase):
             bias,
             weight_shape=(in_channels, out_channels // groups),
             expand_units=partial(_units_second, dimensions=self.dimensions, groups=groups, channels=channels),
+            outer=in_channels if groups == 1 else None,
             # an output place is reached by about kernel / stride inputs of every channel
             fan_in_per_group=lambda kernel, stride: max(1.0, channels * math.prod(kernel) / math.prod(stride)),
             experts=experts,
@@ -260,6 +275,34 @@ class _MoVEConvTransposeNd(_MoVEConvBase):
 
     def _ones(self, x: Tensor) -> Tensor:
         return x.new_ones(self.in_channels, 1, *self.kernel_size)
+
+
+class _MeanAndMax(torch.autograd.Function):
+    """Mean and maximum over all places, ``[B, C, ...]`` to ``[B, 2 C]``; the gradient in one write instead of six passes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        kernels = load_kernels(x)
+        if kernels is not None:
+            pooled, where = kernels.pool_forward(x)
+        else:
+            places = x.flatten(2)
+            top, where = places.max(2)
+            pooled = torch.cat([places.mean(2), top], 1)
+        ctx.save_for_backward(where)
+        ctx.shape, ctx.kernels = x.shape, kernels
+        return pooled
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (where,) = ctx.saved_tensors
+        if ctx.kernels is not None:
+            return cast(Tensor, ctx.kernels.pool_backward(grad.contiguous(), where, ctx.shape))
+        channels, places = ctx.shape[1], math.prod(ctx.shape[2:])
+        spread = (grad[:, :channels] / places).unsqueeze(2).expand(-1, -1, places).contiguous()
+        spread.scatter_add_(2, where.unsqueeze(2), grad[:, channels:].unsqueeze(2))
+        return cast(Tensor, spread.view(ctx.shape))
 
 
 def _units_first(units: Tensor, dimensions: int) -> Tensor:

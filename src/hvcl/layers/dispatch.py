@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from hvcl.kernels import load_kernels
+
 Routing = Literal["argmax", "sample"]
 
 
@@ -48,11 +50,35 @@ class Plan:
 
     def combine(self, y: Tensor) -> Tensor:
         """Weight the answers in slot order and sum every row's k answers: ``[B, ...]``."""
+        if self.top_k == 1 and len(y) and load_kernels(y) is not None:
+            mixed: Tensor = _Mix.apply(y, self.weights.contiguous(), self.rows, self.slots)  # type: ignore[no-untyped-call]
+            return mixed
         y = y * self.weights.view(-1, *[1] * (y.dim() - 1))
         if self.rows is None:
             return y
         combined: Tensor = _Combine.apply(y, self.rows, self.slots, self.top_k)  # type: ignore[no-untyped-call]
         return combined
+
+    def padded(self, multiple: int) -> Plan:
+        """The same work with every segment filled up to a multiple of `multiple` rows, by rows whose answers are not used.
+
+        Convolution libraries prepare code for every batch size that they meet, which takes longer than the convolution: a few
+        sizes that come again and again are far cheaper than one that is always new.
+        """
+        if self.rows is None or self.slots is None:
+            return self
+        rows, weights, segments = [], [], []
+        shift = torch.zeros_like(self.slots)
+        start = 0
+        for expert, a, b in self.segments:
+            fill = -(b - a) % multiple
+            rows += [self.rows[a:b], self.rows[a : a + 1].expand(fill)]
+            weights += [self.weights[a:b], self.weights.new_zeros(fill)]
+            shift[a:b] = start - a
+            segments.append(Segment(expert, start, start + b - a + fill))
+            start += b - a + fill
+        slots = self.slots + shift[self.slots]
+        return Plan(segments, torch.cat(weights), torch.cat(rows), slots, self.top_k)
 
 
 def route(log_probabilities: Tensor, top_k: int, routing: Routing, training: bool) -> Plan:
@@ -87,20 +113,27 @@ def route(log_probabilities: Tensor, top_k: int, routing: Routing, training: boo
 
     expert_of = chosen.flatten()
     counts = torch.bincount(expert_of, minlength=experts).tolist()
+    weights = weights.flatten()
+    if top_k == 1 and max(counts, default=0) == len(expert_of):  # nothing to sort
+        return sorted_plan(counts, weights, expert_of, expert_of)
+    order = expert_of.argsort(stable=True)
+    slots = torch.empty_like(order)
+    slots[order] = torch.arange(len(order), device=order.device)
+    rows = order if top_k == 1 else order // top_k
+    return sorted_plan(counts, weights.index_select(0, order), rows, slots, top_k)
+
+
+def sorted_plan(counts: list[int], weights: Tensor, rows: Tensor, slots: Tensor, top_k: int = 1) -> Plan:
+    """A plan from the number of slots of each expert; `weights`, `rows` and `slots` as in `Plan`, sorted by expert."""
     segments = []
     start = 0
     for expert, count in enumerate(counts):
         if count:
             segments.append(Segment(expert, start, start + count))
             start += count
-    weights = weights.flatten()
     if len(segments) <= 1 and top_k == 1:
         return Plan(segments, weights, None, None, top_k)
-    order = expert_of.argsort(stable=True)
-    slots = torch.empty_like(order)
-    slots[order] = torch.arange(len(order), device=order.device)
-    rows = order if top_k == 1 else order // top_k
-    return Plan(segments, weights.index_select(0, order), rows, slots, top_k)
+    return Plan(segments, weights, rows, slots, top_k)
 
 
 def _to_slots(x: Tensor, rows: Tensor) -> Tensor:
@@ -122,6 +155,25 @@ class _Gather(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         return _to_rows(grad, ctx.slots, ctx.top_k), None, None, None
+
+
+class _Mix(torch.autograd.Function):
+    """Weighting and putting back for k = 1, in one compiled pass each way."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, weights: Tensor, rows: Tensor | None, slots: Tensor | None) -> Tensor:
+        kernels = load_kernels(y)
+        assert kernels is not None
+        ctx.save_for_backward(y, weights, rows)
+        return kernels.mix_forward(y, weights, slots)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        y, weights, rows = ctx.saved_tensors
+        kernels = load_kernels(y)
+        assert kernels is not None
+        return *kernels.mix_backward(grad.contiguous(), y, weights, rows), None, None
 
 
 class _Combine(torch.autograd.Function):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 JITTER = 1e-4
 """Added to the kernel matrix's diagonal: keeps log det and its gradient finite for identical experts."""
+
+_CHUNK = 1 << 17
+"""Numbers that are looked at together when distances are summed up: they stay in the cache from one operation to the next."""
 
 
 def squared_distances(mean: Tensor, sigma: Tensor, repeats: float = 1.0) -> Tensor:
@@ -15,11 +21,12 @@ def squared_distances(mean: Tensor, sigma: Tensor, repeats: float = 1.0) -> Tens
     Experts are centred first: distances do not change, but their float32 error shrinks from the size of the
     parameters to the size of the differences. `repeats` counts how many weights share each entry of `sigma`.
     """
-    gram = torch.zeros((), device=mean.device, dtype=mean.dtype)
+    experts = len(mean)
+    gram = mean.new_zeros(experts, experts)
     for part, weight in ((mean, 1.0), (sigma, repeats)):
-        flat = part.flatten(1)
-        centred = flat - flat.detach().mean(0)
-        gram = gram + weight * (centred @ centred.T)
+        for piece in part.detach().flatten(1).split(max(1, _CHUNK // experts), dim=1):
+            centred = piece - piece.mean(0)
+            gram.addmm_(centred, centred.T, alpha=weight)
     norms = gram.diagonal()
     return (norms.unsqueeze(0) + norms.unsqueeze(1) - 2 * gram).clamp_min(0)
 
@@ -32,13 +39,43 @@ def median_width(distances: Tensor) -> Tensor:
     return torch.where(median > 0, median.sqrt(), torch.ones_like(median))
 
 
-def log_determinant(distances: Tensor, width: Tensor) -> Tensor:
+def log_determinant(mean: Tensor, sigma: Tensor, repeats: float, distances: Tensor, width: Tensor) -> Tensor:
     r"""log det(K + jitter I) with :math:`K_{ij} = \exp(-W_2^2(q_i, q_j) / (2 h^2))`, by Cholesky.
 
-    K is an RBF kernel on the stacked (mu, sigma), hence positive semi-definite. det itself would underflow and has no
-    gradient at identical experts; its logarithm has neither trouble. A large h makes K singular, a small one saturates it.
+    K is an RBF kernel on the stacked (mu, sigma), hence positive semi-definite. det itself would underflow and has no gradient at
+    identical experts; its logarithm has neither trouble. A large h makes K singular, a small one saturates it. `distances` are
+    those of `mean` and `sigma`; the gradient goes to these two, in closed form.
     """
-    kernel = torch.exp(-distances / (2 * width**2))
-    kernel = kernel + JITTER * torch.eye(len(kernel), device=kernel.device, dtype=kernel.dtype)
-    factor: Tensor = torch.linalg.cholesky(kernel)
-    return 2 * factor.diagonal().log().sum()
+    value: Tensor = _LogDeterminant.apply(mean, sigma, repeats, distances, width)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _LogDeterminant(torch.autograd.Function):
+    r"""With :math:`S = (K + jitter I)^{-1} \circ K / (2 h^2)` and L its Laplacian,
+
+    .. math:: d \log\det / d\mu = -4 L \mu, \qquad d \log\det / d\sigma = -4 L \sigma .
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, sigma: Tensor, repeats: float, distances: Tensor, width: Tensor) -> Tensor:
+        kernel = torch.exp(-distances / (2 * width**2))
+        factor: Tensor = torch.linalg.cholesky(kernel + JITTER * torch.eye(len(kernel), device=kernel.device, dtype=kernel.dtype))
+        attraction = torch.cholesky_inverse(factor) * kernel / (2 * width**2)
+        attraction.fill_diagonal_(0)
+        ctx.save_for_backward(mean, sigma, torch.diag(attraction.sum(1)) - attraction)
+        ctx.repeats = repeats
+        return 2 * factor.diagonal().log().sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        mean, sigma, laplacian = ctx.saved_tensors
+        laplacian = laplacian * (-4 * grad)
+
+        def along(part: Tensor) -> Tensor:
+            flat = part.flatten(1)
+            # a Laplacian does not see a common shift, float32 does: identical experts must have no gradient at all
+            moved: Tensor = laplacian @ (flat - flat[:1])
+            return moved.view_as(part)
+
+        return along(mean), ctx.repeats * along(sigma), None, None, None

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from hvcl.errors import InputError
 from hvcl.layers.base import MoVELayer, MoVEOptions, _require_positive
+from hvcl.layers.dispatch import Segment
+from hvcl.layers.fused import dense_flipout, dense_local_unit
 
 
 class MoVELinear(MoVELayer):
@@ -32,6 +34,7 @@ class MoVELinear(MoVELayer):
             weight_shape=(in_features, out_features),
             units=out_features,
             expand_units=partial(torch.unsqueeze, dim=1),
+            unit_layout=(in_features, out_features, 1),
             fan_in=in_features,
             gate_features=in_features,
             bias=bias,
@@ -49,6 +52,16 @@ class MoVELinear(MoVELayer):
             return self._mixture(x)
         flat = x.reshape(-1, self.in_features)
         return self._mixture(flat).view(*x.shape[:-1], self.out_features)
+
+    def _experts(self, x: Tensor, segments: list[Segment]) -> Tensor:
+        posterior = self.posterior
+        if posterior.collects and self.is_sampling:
+            match self.estimator, posterior.sigma_kind:
+                case "flipout", "weight":
+                    return dense_flipout(x, self.bias, posterior, segments)
+                case "local", "unit":
+                    return dense_local_unit(x, self.bias, posterior, segments)
+        return super()._experts(x, segments)
 
     def _operator(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return x @ weight if bias is None else torch.addmm(bias, x, weight)

@@ -58,7 +58,11 @@ class GradientLearner(Learner):
         """A new network and a new optimiser."""
         with self.random.active():
             self.network = self.build().to(self.device)
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=self.config.learning_rate, fused=True)
+        self.optimizer = self.make_optimizer()
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """Adam unless a method says otherwise."""
+        return torch.optim.Adam(self.network.parameters(), lr=self.config.learning_rate, fused=True)
 
     def build(self) -> nn.Module:
         """The network: plain layers unless a method says otherwise."""

@@ -33,6 +33,7 @@ from hvcl.learners.gradient import GradientConfig, GradientLearner, Terms
 from hvcl.learners.registry import register
 from hvcl.networks import build_network
 from hvcl.objective import Constant, Cyclic, Objective, Schedule, TargetInformation
+from hvcl.optim import VariationalAdam
 from hvcl.posteriors.mean_field import SigmaKind
 from hvcl.problem import Problem
 
@@ -46,7 +47,7 @@ class HVCLConfig(GradientConfig):
     top_k: int = 1
     """Experts evaluated per example."""
     estimator: Estimator = "flipout"
-    """Weight noise: flipout, local reparameterisation, or mean (none)."""
+    """Weight noise: flipout, local reparameterisation, a few weight draws a batch, or mean (none)."""
     sigma: SigmaKind = "weight"
     """One sigma per weight or per output unit."""
     routing: Routing = "argmax"
@@ -79,6 +80,8 @@ class HVCLConfig(GradientConfig):
     """N_t where the stream does not tell it (task-free)."""
     cycle_steps: int = 1_000
     """Steps that stand for a task in the cyclic schedule where the stream does not tell its length (task-free)."""
+    fused: bool = True
+    """Use the optimiser that updates an expert's weights in one pass (`hvcl.optim.VariationalAdam`), else torch's Adam."""
     samples: int = 0
     """Posterior samples to average in predictions; 0 predicts with the posterior means."""
 
@@ -107,6 +110,12 @@ class HVCL(GradientLearner):
         )
         self.task = 0
         self.step = 0
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """Adam, fused unless asked otherwise."""
+        if not self.config.fused:
+            return super().make_optimizer()
+        return VariationalAdam(self.network, lr=self.config.learning_rate)
 
     def _schedule(self, beta: float) -> Schedule:
         match self.config.schedule:

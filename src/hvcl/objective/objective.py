@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,8 @@ class Objective:
         conditional_entropy: w_c; positive values make the gate certain.
         marginal_entropy: w_m; positive values prefer fewer experts, negative values spread the load.
         diversity: w_d; positive values push the experts' parameters apart.
+        diversity_every: the diversity looks at parameters only, which move slowly: it is computed on every n-th call, with
+            n times the weight. 1 computes it always.
         others: weights of terms that modules of your own add, by name.
     """
 
@@ -52,6 +54,7 @@ class Objective:
         conditional_entropy: float = 0.0,
         marginal_entropy: float = 0.0,
         diversity: float = 0.0,
+        diversity_every: int = 8,
         others: Mapping[str, float | Schedule] | None = None,
     ) -> None:
         def schedule(weight: float | Schedule) -> Schedule:
@@ -63,6 +66,10 @@ class Objective:
             "marginal_entropy": marginal_entropy,
             "diversity": -diversity,
         }
+        if diversity_every < 1:
+            raise InputError(f"diversity_every must be at least 1, got {diversity_every}")
+        self.diversity_every = diversity_every
+        self.calls = 0
         taken = {*self.schedules, *self.weights, "utility", "loss"}
         for name, weight in (others or {}).items():
             if name in taken:
@@ -83,6 +90,8 @@ class Objective:
         if utility.numel() == 0:
             raise InputError("the utility is empty: a loss needs at least one example")
         weights = {name: schedule.value(progress) for name, schedule in self.schedules.items()} | self.weights
+        weights["diversity"] *= self.diversity_every if self.calls % self.diversity_every == 0 else 0
+        self.calls += 1
         terms = {"utility": utility.mean()}
         for term in loss_terms(module):
             if term.name not in weights:
@@ -107,11 +116,12 @@ class Objective:
         """Cyclic weights pass through zero; their terms are still computed, so that logs have no holes."""
         return name in self.schedules and not (isinstance(self.schedules[name], Constant))
 
-    def state_dict(self) -> dict[str, dict[str, float]]:
-        """State of the schedules."""
-        return {name: schedule.state_dict() for name, schedule in self.schedules.items()}
+    def state_dict(self) -> dict[str, Any]:
+        """State of the schedules, and the number of calls."""
+        return {"schedules": {name: schedule.state_dict() for name, schedule in self.schedules.items()}, "calls": self.calls}
 
-    def load_state_dict(self, state: Mapping[str, dict[str, float]]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
         for name, schedule in self.schedules.items():
-            schedule.load_state_dict(state[name])
+            schedule.load_state_dict(state["schedules"][name])
+        self.calls = int(state["calls"])

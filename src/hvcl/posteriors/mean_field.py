@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from hvcl.errors import InputError
+from hvcl.kernels import load_kernels
+from hvcl.posteriors.deferral import Deferral
 
 SigmaKind = Literal["weight", "unit"]
 """One sigma per weight, or one per output unit that all weights into the unit share."""
@@ -40,6 +42,7 @@ class MeanFieldGaussian(nn.Module):
         prior_sigma: s of the first prior; None takes the He standard deviation, from which the means are drawn, so that
             a newly built layer starts near its prior.
         transform: "exp" (cheaper) or "softplus".
+        unit_layout: (outer, units, inner) if one expert's weights, seen so, have their output unit in the middle.
     """
 
     prior_mean: Tensor
@@ -57,6 +60,7 @@ class MeanFieldGaussian(nn.Module):
         initial_sigma: float = 0.1,
         prior_sigma: float | None = None,
         transform: SigmaTransform = "exp",
+        unit_layout: tuple[int, int, int] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -68,6 +72,7 @@ class MeanFieldGaussian(nn.Module):
         self.sigma_kind: SigmaKind = sigma
         self.transform: SigmaTransform = transform
         self.expand_units = expand_units
+        self.unit_layout = unit_layout
         self.he_std = math.sqrt(2.0 / fan_in)
         self.initial_sigma = initial_sigma * self.he_std
         self.first_prior_sigma = self.he_std if prior_sigma is None else prior_sigma
@@ -78,6 +83,7 @@ class MeanFieldGaussian(nn.Module):
         self.rho = nn.Parameter(torch.empty(sigma_shape, **factory))
         self.register_buffer("prior_mean", torch.empty(experts, *shape, **factory))
         self.register_buffer("prior_log_sigma", torch.empty(sigma_shape, **factory))
+        self.deferral = Deferral()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -112,6 +118,55 @@ class MeanFieldGaussian(nn.Module):
         sigma = self.sigma_of(self.rho)
         return sigma if self.sigma_kind == "weight" else self.expand_units(sigma).expand_as(self.mean)
 
+    # -- one expert's weights, for the forward pass ---------------------------------------------------------------------
+
+    @property
+    def collects(self) -> bool:
+        """Whether gradients go to an optimiser directly, expert by expert, instead of to `.grad`."""
+        return self.deferral.active and torch.is_grad_enabled()
+
+    def means_of(self, experts: list[int]) -> list[Tensor]:
+        """The means of some experts."""
+        if self.collects:
+            stacked = self.mean.detach()
+            return [self.deferral.leaf(m, "mean", stacked[m]) for m in experts]
+        every = self.mean.unbind(0)  # unlike mean[m], unbind gives one dense gradient for all of them
+        return [every[m] for m in experts]
+
+    @torch.no_grad()
+    def scaled_noise(self, expert: int, shared: Tensor) -> Tensor:
+        """sigma * shared of one expert, without a gradient."""
+        rho = self.rho[expert]
+        kernels = load_kernels(rho) if self.transform == "exp" else None
+        return self.sigma_of(rho) * shared if kernels is None else kernels.scale_noise(rho, shared)
+
+    def noise_of(self, experts: list[int], shared: Tensor) -> list[Tensor]:
+        """sigma * shared of some experts: their share of a standard normal draw. Only for ``sigma="weight"``."""
+        if self.collects:
+            return [self.deferral.leaf(m, "noise", self.scaled_noise(m, shared), shared) for m in experts]
+        every = self.rho.unbind(0)
+        return [self.sigma_of(every[m]) * shared for m in experts]
+
+    def variances_of(self, experts: list[int]) -> list[Tensor]:
+        """sigma^2 of some experts. Only for ``sigma="weight"``."""
+        if self.collects:
+            rho = self.rho.detach()
+            return [self.deferral.leaf(m, "variance", self.sigma_of(rho[m]).square()) for m in experts]
+        every = self.rho.unbind(0)
+        return [self.sigma_of(every[m]).square() for m in experts]
+
+    def draws_of(self, experts: list[int]) -> list[Tensor]:
+        """An independent draw of the weights for every expert named (one may be named several times)."""
+        means = self.means_of(experts)
+        shared = [torch.randn_like(mean) for mean in means]
+        if self.sigma_kind == "unit":
+            sigma = self.expand_units(self.sigma_of(self.rho)).unbind(0)
+            return [mean + sigma[m] * noise for m, mean, noise in zip(experts, means, shared, strict=True)]
+        noises = [self.noise_of([m], noise)[0] for m, noise in zip(experts, shared, strict=True)]
+        return [mean + noise for mean, noise in zip(means, noises, strict=True)]
+
+    # -- distance from the prior ------------------------------------------------------------------------------------------
+
     def kl(self) -> Tensor:
         r"""KL[q_m || p_m] in nats for every expert, ``[M]``, summed over the weights:
 
@@ -119,15 +174,37 @@ class MeanFieldGaussian(nn.Module):
 
         Written so that it is exactly zero where posterior and prior are the same numbers.
         """
-        kl: Tensor
         if self.sigma_kind == "weight":
-            kl = _GaussianKL.apply(self.mean, self.log_sigma, self.prior_mean, self.prior_log_sigma)  # type: ignore[no-untyped-call]
-            return kl
+            if self.collects:
+                return self.deferral.deferred_kl(self._current_kl(self._kl_per_weight, self.rho, self.prior_log_sigma))
+            return self._kl_per_weight()
+        if self.collects:
+            return self._spread_kl() + self.deferral.deferred_kl(self._current_kl(self._shift_kl, self.prior_log_sigma))
+        return self._spread_kl() + self._shift_kl()
+
+    def _kl_per_weight(self) -> Tensor:
+        kl: Tensor = _GaussianKL.apply(self.mean, self.log_sigma, self.prior_mean, self.prior_log_sigma)  # type: ignore[no-untyped-call]
+        return kl
+
+    def _spread_kl(self) -> Tensor:
+        """Per-unit sigma: the part of the KL that is about sigma."""
         ratio = self.log_sigma - self.prior_log_sigma
         weights_per_unit = self.mean[0].numel() / ratio.shape[1]
-        spread = weights_per_unit * (torch.expm1(2 * ratio) / 2 - ratio).sum(1)
+        return weights_per_unit * (torch.expm1(2 * ratio) / 2 - ratio).sum(1)
+
+    def _shift_kl(self) -> Tensor:
+        """Per-unit sigma: the part of the KL that is about the means."""
         shift = (self.mean - self.prior_mean) * self.expand_units(torch.exp(-self.prior_log_sigma))
-        return spread + shift.square().flatten(1).sum(1) / 2
+        return shift.square().flatten(1).sum(1) / 2
+
+    @torch.no_grad()
+    def _current_kl(self, compute: Callable[[], Tensor], *depends: Tensor) -> Tensor:
+        """A KL without gradient; computed only when something that it depends on has changed."""
+        kl = self.deferral.recall_kl(self.mean, self.prior_mean, *depends)
+        if kl is None:
+            kl = compute()
+            self.deferral.remember_kl(kl, self.mean, self.prior_mean, *depends)
+        return kl
 
     @torch.no_grad()
     def consolidate(self) -> None:

@@ -68,7 +68,7 @@ class Recorder(Observer):
         self.log_every = max(1, total // LOG_LINES)
         self.position = self.step = self.finished = 0
         self.accuracy: float | None = None
-        self.sums: dict[str, float] = {}
+        self.sums: dict[str, list[float]] = {}  # term: sum and number of its values; not every step has every term
         self.count = 0
         self.metrics_size = 0
         self.seconds_before = 0.0
@@ -85,9 +85,10 @@ class Recorder(Observer):
         self.step += 1
         self.count += 1
         for name, value in terms.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
+            total, number = self.sums.get(name, (0.0, 0))
+            self.sums[name] = [total + value, number + 1]
         if self.count == self.log_every:
-            means = {name: value / self.count for name, value in self.sums.items()}
+            means = {name: total / number for name, (total, number) in self.sums.items()}
             self._log({"kind": "terms", "step": self.step, "task": batch.segment, "terms": means})
             self.sums, self.count = {}, 0
 

@@ -1,0 +1,5 @@
+"""Optimisers for variational parameters."""
+
+from hvcl.optim.adam import VariationalAdam
+
+__all__ = ["VariationalAdam"]
