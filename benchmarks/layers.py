@@ -355,7 +355,7 @@ def layer_cases(kind: str, quick: bool) -> list[Case]:
     options = [
         Ours(estimator, sigma, m, diversity)
         for estimator, sigma, m, diversity in itertools.product(
-            ("flipout", "local", "mean"), ("weight", "unit"), experts, (True, False)
+            ("flipout", "local", "draws", "mean"), ("weight", "unit"), experts, (True, False)
         )
         if (m > 1 or not diversity) and (kind == "mlp" or diversity or m == 1)
     ]
@@ -616,7 +616,7 @@ def goals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             for name, row in by_name.items()
             if name.startswith("conv/")
             and (row["experts"], row.get("optimizer")) == (experts, "variational")
-            and row["estimator"] in ("flipout", "local")
+            and row["estimator"] in ("flipout", "local", "draws")
         ]
         if conv:
             best = min(conv, key=lambda row: row["ratio"])

@@ -196,7 +196,8 @@ class BaseLayerContract:
         self.assert_agrees(layer, draws, variant, rtol=1e-9, atol=1e-9)
 
     @NOISY
-    def test_agrees_with_the_reference_in_float32(self, estimator, draws):
+    def test_agrees_with_the_reference_in_float32(self, estimator, draws, monkeypatch):
+        monkeypatch.setattr("hvcl.layers.noise.load_kernels", lambda _: None)  # compiled noise is not torch's, and not recorded
         layer = self.build(experts=3, top_k=2, estimator=estimator)
         layer32 = self.fresh(experts=3, top_k=2, estimator=estimator, dtype=torch.float32)
         layer32.load_state_dict(layer.state_dict())

@@ -289,7 +289,7 @@ void mix_backward(
     }
 }
 
-/* Mean, maximum and place of the maximum of every one of `maps` maps of `places` numbers; out is [rows, 2 channels], means first */
+/* Mean, maximum and place of the maximum of every channel's map of `places` numbers; out is [rows, 2 channels], means first */
 void pool_forward(ptrdiff_t rows, ptrdiff_t channels, ptrdiff_t places, const float *restrict x, float *restrict out, int64_t *restrict where)
 {
     for (ptrdiff_t i = 0; i < rows * channels; i++) {
@@ -297,6 +297,11 @@ void pool_forward(ptrdiff_t rows, ptrdiff_t channels, ptrdiff_t places, const fl
         float sum = 0.0f, top = map[0];
         for (ptrdiff_t k = 0; k < places; k++) { sum += map[k]; top = map[k] > top ? map[k] : top; }
         ptrdiff_t at = 0;
+        for (; at + 32 < places; at += 32) {  /* whole blocks first: a search that may stop anywhere is done one by one */
+            int found = 0;
+            for (int k = 0; k < 32; k++) found |= map[at + k] == top;
+            if (found) break;
+        }
         while (at < places - 1 && map[at] != top) at++;
         float *row = out + i / channels * 2 * channels + i % channels;
         row[0] = sum / places; row[channels] = top; where[i] = at;
@@ -409,6 +414,60 @@ void random_flip(ptrdiff_t n, uint64_t seed, int add, const float *restrict x, f
                 for (int j = 0; j < count; j++) out[row + j] += FLIP(row + j, j);
             else
                 for (int j = 0; j < count; j++) out[row + j] = FLIP(row + j, j);
+        }
+    }
+}
+
+/* Normals for one example after another, the same ones for the same seed; room for n rounded up to LANES */
+static void next_normals(Lanes *lanes, ptrdiff_t n, float *restrict out)
+{
+    uint32_t bits[LANES];
+    for (ptrdiff_t start = 0; start < n; start += LANES) {
+        next_bits(lanes, bits);
+        for (int i = 0; i < LANES; i++) out[start + i] = normal(bits[i]);
+    }
+}
+
+/* Local reparameterisation with a sigma per channel: y[i, c, p] += sigma[expert[i], c] norm[i, p] z[i, c, p], z standard normal from `seed`.
+ * `room` holds channels * places numbers, rounded up to LANES. */
+void local_noise(
+    ptrdiff_t rows, ptrdiff_t channels, ptrdiff_t places, uint64_t seed, const int64_t *expert, const float *restrict norm,
+    const float *restrict sigma, float *restrict room, float *restrict y)
+{
+    Lanes lanes;
+    seed_lanes(&lanes, seed);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        next_normals(&lanes, channels * places, room);
+        for (ptrdiff_t c = 0; c < channels; c++) {
+            const float s = sigma[expert[i] * channels + c], *restrict z = room + c * places, *restrict k = norm + i * places;
+            float *restrict to = y + (i * channels + c) * places;
+            for (ptrdiff_t p = 0; p < places; p++) to[p] += s * k[p] * z[p];
+        }
+    }
+}
+
+/* Gradients of norm [rows, places] and sigma [M, channels] (zero before) from that of y */
+void local_noise_backward(
+    ptrdiff_t rows, ptrdiff_t channels, ptrdiff_t places, uint64_t seed, const int64_t *expert, const float *restrict norm,
+    const float *restrict sigma, float *restrict room, const float *restrict g, float *restrict g_norm, float *restrict g_sigma)
+{
+    Lanes lanes;
+    seed_lanes(&lanes, seed);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        float *restrict gn = g_norm + i * places;
+        const float *restrict k = norm + i * places;
+        next_normals(&lanes, channels * places, room);
+        for (ptrdiff_t p = 0; p < places; p++) gn[p] = 0.0f;
+        for (ptrdiff_t c = 0; c < channels; c++) {
+            const ptrdiff_t unit = expert[i] * channels + c;
+            const float s = sigma[unit], *restrict z = room + c * places, *restrict from = g + (i * channels + c) * places;
+            float dot = 0.0f;
+            for (ptrdiff_t p = 0; p < places; p++) {
+                const float t = from[p] * z[p];
+                gn[p] += s * t;
+                dot += k[p] * t;
+            }
+            g_sigma[unit] += dot;
         }
     }
 }

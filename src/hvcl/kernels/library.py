@@ -61,6 +61,8 @@ class Kernels:
         self._pool_backward = function("pool_backward", *[size] * 3, *[pointer] * 3)
         self._scale_noise = function("scale_noise", size, *[pointer] * 3)
         self._standard_normals = function("standard_normals", size, seed, pointer)
+        self._local_noise = function("local_noise", *[size] * 3, seed, *[pointer] * 5)
+        self._local_noise_backward = function("local_noise_backward", *[size] * 3, seed, *[pointer] * 7)
         self._random_flip = function("random_flip", size, seed, flag, pointer, pointer)
 
     def variational_update(
@@ -139,6 +141,20 @@ class Kernels:
         """Add `x` with the fair random signs of `seed` to `out`."""
         self._random_flip(x.numel(), seed, 1, x.data_ptr(), out.data_ptr())
 
+    def local_noise(self, seed: int, experts: Tensor, norm: Tensor, sigma: Tensor, y: Tensor) -> None:
+        """Add local reparameterisation noise with a sigma per channel to `y`, in place."""
+        arrays = (experts, norm, sigma, _room(y), y)
+        self._local_noise(*y.shape[:2], norm[0].numel(), seed, *map(_address, arrays))
+
+    def local_noise_backward(
+        self, seed: int, experts: Tensor, norm: Tensor, sigma: Tensor, grad: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of norm and sigma, with the noise that `seed` gave."""
+        g_norm, g_sigma = torch.empty_like(norm), torch.zeros_like(sigma)
+        arrays = (experts, norm, sigma, _room(grad), grad, g_norm, g_sigma)
+        self._local_noise_backward(*grad.shape[:2], norm[0].numel(), seed, *map(_address, arrays))
+        return g_norm, g_sigma
+
 
 def load_kernels(tensor: Tensor) -> Kernels | None:
     """The compiled functions if they can work on tensors like this one, else None."""
@@ -196,6 +212,11 @@ def _processor() -> str:
 
 def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
+
+
+def _room(y: Tensor) -> Tensor:
+    """For one example's noise, rounded up to whole lanes."""
+    return y.new_empty(y[0].numel() + 64)
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> Any:

@@ -16,8 +16,9 @@ from hvcl.gates.fused import fused_gate
 from hvcl.kernels import load_kernels
 from hvcl.layers.dispatch import Plan, Routing, Segment, route, sorted_plan
 from hvcl.layers.diversity import log_determinant, median_width, squared_distances
+from hvcl.layers.fused import local_unit_noise
 from hvcl.layers.module import VariationalModule
-from hvcl.layers.noise import random_signs
+from hvcl.layers.noise import random_signs, standard_normal
 from hvcl.posteriors import MeanFieldGaussian
 from hvcl.posteriors.mean_field import SigmaKind, SigmaTransform
 
@@ -165,6 +166,11 @@ class MoVELayer(VariationalModule):
         self.register_buffer("kernel_width", torch.tensor(kernel_width or 0.0, device=device, dtype=dtype))
         self._trace = _Trace()
 
+    @property
+    def _one_norm(self) -> bool:
+        """Whether `_norm` is the same for all output channels."""
+        return True
+
     # -- what a kind of layer has to say ------------------------------------------------------------------------------
 
     @abstractmethod
@@ -221,6 +227,11 @@ class MoVELayer(VariationalModule):
         answer = _join([self._operator(x[a:b], mean, biases[m]) for (m, a, b), mean in parts])
         if self.estimator == "mean" or not self.is_sampling:
             return answer
+        if self.estimator == "local" and self.posterior.sigma_kind == "unit" and self._one_norm and len(x):
+            kernels = load_kernels(answer)
+            if kernels is not None:
+                sigma = self.posterior.sigma_of(self.posterior.rho)
+                return local_unit_noise(answer, self._norm(x), sigma, segments, kernels)
         noise = self._flipout_noise if self.estimator == "flipout" else self._local_noise
         return answer + noise(x, segments, answer)
 
@@ -234,7 +245,7 @@ class MoVELayer(VariationalModule):
 
     def _flipout_noise(self, x: Tensor, segments: list[Segment], answer: Tensor) -> Tensor:
         posterior = self.posterior
-        shared = torch.randn_like(posterior.mean[0])
+        shared = standard_normal(posterior.mean[0])
         signs_in = random_signs(len(x), x.shape[1], x)
         signs_out = self._per_channel(random_signs(len(x), self.units, x), answer)
         flipped = x * self._per_channel(signs_in, x)
@@ -247,9 +258,9 @@ class MoVELayer(VariationalModule):
     def _local_noise(self, x: Tensor, segments: list[Segment], answer: Tensor) -> Tensor:
         posterior = self.posterior
         if posterior.sigma_kind == "unit":
-            return torch.randn_like(answer) * self._norm(x) * self._unit_sigma(segments, answer)
+            return standard_normal(answer) * self._norm(x) * self._unit_sigma(segments, answer)
         variances = posterior.variances_of([segment.expert for segment in segments])
-        return torch.randn_like(answer) * (self._each(x.square(), segments, variances) + _TINY).sqrt()
+        return standard_normal(answer) * (self._each(x.square(), segments, variances) + _TINY).sqrt()
 
     def _each(self, x: Tensor, segments: list[Segment], weights: list[Tensor]) -> Tensor:
         """Every segment's rows through its weights, without bias."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, Unpack, cast
@@ -95,16 +94,22 @@ class _MoVEConvBase(MoVELayer):
     def _answer(self, x: Tensor) -> Tensor:
         return self._mixture(x.unsqueeze(0)).squeeze(0) if self._is_unbatched(x) else self._mixture(x)
 
-    @abstractmethod
-    def _ones(self, x: Tensor) -> Tensor:
-        """Weights of ones with one output channel per group."""
-
     def _arrange(self, plan: Plan, batch: int) -> Plan:
         return plan.padded(max(1, batch // SIZES)) if batch >= SIZES else plan
 
+    @property
+    def _one_norm(self) -> bool:
+        return self.groups == 1
+
     def _norm(self, x: Tensor) -> Tensor:
-        squared = (self._operator(x.square(), self._ones(x), None) + 1e-20).sqrt()
-        return squared.repeat_interleave(self.out_channels // self.groups, 1) if self.groups > 1 else squared
+        # weights of one commute with the sum over channels: a convolution of one channel per group is enough
+        energy = x.square().unflatten(1, (self.groups, -1)).sum(2)
+        norm = (self._sum_under_kernel(energy) + 1e-20).sqrt()
+        return norm.repeat_interleave(self.out_channels // self.groups, 1) if self.groups > 1 else norm
+
+    def _sum_under_kernel(self, energy: Tensor) -> Tensor:
+        """The operator with weights of one, channel by channel: ``[B, groups, ...]``."""
+        return self._operator(energy, energy.new_ones(self.groups, 1, *self.kernel_size), None)
 
     def _gate_input(self, x: Tensor) -> Tensor:
         pooled: Tensor = _MeanAndMax.apply(x)  # type: ignore[no-untyped-call]
@@ -179,6 +184,15 @@ class _MoVEConvNd(_MoVEConvBase):
         answer: Tensor = type(self)._function(x, weight, bias, self.stride, padding, self.dilation, self.groups)
         return answer
 
+    def _sum_under_kernel(self, energy: Tensor) -> Tensor:
+        padding = self.padding
+        if isinstance(padding, str) or self.padding_mode != "zeros" or any(d != 1 for d in self.dilation):
+            return super()._sum_under_kernel(energy)
+        if any(2 * p > k for p, k in zip(padding, self.kernel_size, strict=True)):  # more than pooling allows
+            return super()._sum_under_kernel(energy)
+        pool: Any = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[self.dimensions - 1]
+        return cast(Tensor, pool(energy, self.kernel_size, self.stride, padding)) * math.prod(self.kernel_size)
+
     def _edges(self) -> list[int]:
         """Padding before and after each dimension, last dimension first, as F.pad takes it."""
         edges: list[int] = []
@@ -191,9 +205,6 @@ class _MoVEConvNd(_MoVEConvBase):
             else:
                 edges += [self.padding[axis]] * 2
         return edges
-
-    def _ones(self, x: Tensor) -> Tensor:
-        return x.new_ones(self.groups, self.in_channels // self.groups, *self.kernel_size)
 
 
 class _MoVEConvTransposeNd(_MoVEConvBase):
@@ -272,9 +283,6 @@ class _MoVEConvTransposeNd(_MoVEConvBase):
         geometry = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
         answer: Tensor = type(self)._function(x, weight, bias, *geometry)
         return answer
-
-    def _ones(self, x: Tensor) -> Tensor:
-        return x.new_ones(self.in_channels, 1, *self.kernel_size)
 
 
 class _MeanAndMax(torch.autograd.Function):

@@ -1,7 +1,7 @@
-"""The dense experts' forward and backward pass, written out.
+"""The dense experts' forward and backward pass, written out, and other passes that autograd would make many of.
 
 Plain autograd records some thirty operations for what is four matrix products per expert; on layers of a few hundred units the
-recording costs as much as the products. These two functions do the same arithmetic on preallocated memory and hand the experts'
+recording costs as much as the products. These functions do the same arithmetic on preallocated memory and hand the experts'
 gradients to the optimiser that waits for them (`hvcl.posteriors.deferral`). The plain path in `MoVELayer` is their reference.
 """
 
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hvcl.kernels import Kernels
 from hvcl.layers.dispatch import Segment
-from hvcl.layers.noise import Signs, standard_normal
+from hvcl.layers.noise import Signs, random_seed, standard_normal
 from hvcl.posteriors import MeanFieldGaussian
 
 
@@ -121,6 +122,32 @@ class _DenseLocalUnit(_Dense):
                 along = (spread[a:b] @ sigma[m]).unsqueeze(1).div_(norm[a:b].square().clamp_min_(1e-20))
                 grad_x[a:b].addcmul_(x[a:b], along)
         return grad_x, grad_bias, grad_rho.mul_(sigma), None, None
+
+
+class _LocalUnitNoise(torch.autograd.Function):
+    """Local reparameterisation with a sigma per channel, added in place; the noise is made again for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, norm: Tensor, sigma: Tensor, experts: Tensor, kernels: Kernels) -> Tensor:
+        ctx.seed, ctx.kernels = random_seed(), kernels
+        kernels.local_noise(ctx.seed, experts, norm, sigma, y)
+        ctx.save_for_backward(norm, sigma, experts)
+        ctx.mark_dirty(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        norm, sigma, experts = ctx.saved_tensors
+        return grad, *ctx.kernels.local_noise_backward(ctx.seed, experts, norm, sigma, grad.contiguous()), None, None
+
+
+def local_unit_noise(y: Tensor, norm: Tensor, sigma: Tensor, segments: list[Segment], kernels: Kernels) -> Tensor:
+    """`y` ``[B, C, ...]`` with noise of size norm ``[B, 1, ...]`` times sigma ``[M, C]`` of every row's expert."""
+    counts = torch.tensor([b - a for _, a, b in segments])
+    experts = torch.tensor([m for m, _, _ in segments]).repeat_interleave(counts)
+    noisy: Tensor = _LocalUnitNoise.apply(y, norm.contiguous(), sigma.contiguous(), experts, kernels)  # type: ignore[no-untyped-call]
+    return noisy
 
 
 def dense_flipout(x: Tensor, bias: Tensor | None, posterior: MeanFieldGaussian, segments: list[Segment]) -> Tensor:

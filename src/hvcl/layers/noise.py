@@ -22,7 +22,7 @@ def random_signs(rows: int, columns: int, like: Tensor) -> Tensor:
 def standard_normal(like: Tensor) -> Tensor:
     """Independent standard normals in the shape of `like`, compiled where that is possible (three times faster)."""
     kernels = load_kernels(like)
-    return torch.randn_like(like) if kernels is None else kernels.standard_normals(_seed(), torch.empty_like(like))
+    return torch.randn_like(like) if kernels is None else kernels.standard_normals(random_seed(), torch.empty_like(like))
 
 
 class Signs:
@@ -32,7 +32,7 @@ class Signs:
     """
 
     def __init__(self, rows: int, columns: int, like: Tensor) -> None:
-        self._seed = _seed() if load_kernels(like) else None
+        self._seed = random_seed() if load_kernels(like) else None
         self._signs = random_signs(rows, columns, like) if self._seed is None else None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -56,5 +56,6 @@ class Signs:
         kernels.add_random_flip(self._seed, x.contiguous(), out)
 
 
-def _seed() -> int:
+def random_seed() -> int:
+    """A seed for a compiled generator, from torch's."""
     return int(torch.empty((), dtype=torch.int64).random_().item())
