@@ -337,15 +337,15 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, help="rounds: turns of every contestant (15; quick: 2)")
-    parser.add_argument("--epochs", type=int, help="epochs a task (2; quick: 1)")
+    parser.add_argument("--rounds", type=int, help="rounds: turns of every contestant (5; quick: 2)")
+    parser.add_argument("--epochs", type=int, help="epochs a task (5; quick: 1)")
     parser.add_argument("--only", choices=("overhead", "avalanche"), help="one part; nothing is written")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a look, not a measurement")
     parser.add_argument("--output", type=Path, help="where to write (docs/speed/harness.json)")
     options = parser.parse_args()
     one_thread()
-    rounds = options.rounds or (2 if options.quick else 15)
-    epochs = options.epochs or (1 if options.quick else 2)
+    rounds = options.rounds or (2 if options.quick else 5)
+    epochs = options.epochs or (1 if options.quick else 5)
     data, is_mnist = read_data()
     document: dict[str, Any] = {"quick": options.quick, "rounds": rounds, "epochs": epochs, "mnist": is_mnist}
     failed = False

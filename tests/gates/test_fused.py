@@ -155,7 +155,7 @@ def test_probabilities_that_underflow(kernels, experts):
 @EXPERTS
 @BATCHES
 def test_the_layer_uses_it_and_has_the_same_terms(experts, batch):
-    """A float32 layer against itself in float64: output, all terms, and the gradient of their weighted sum, to 1e-4 of the largest."""
+    """A float32 layer against itself in float64: output, terms and the gradient of their weighted sum to 1e-4 of the largest."""
     torch.manual_seed(0)
     layer = MoVELinear(FEATURES, 6, experts=experts, estimator="mean", kernel_width=2.0)
     with torch.no_grad():
@@ -181,3 +181,13 @@ def test_the_layer_uses_it_and_has_the_same_terms(experts, batch):
     for name, (a, b) in pairs.items():
         bound = 1e-4 * b.grad.abs().max().item() + 1e-7
         torch.testing.assert_close(a.grad.double(), b.grad, rtol=0, atol=bound, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["compiled", "plain"])
+def test_an_expert_without_any_mass_leaves_the_gates_gradient_finite(dtype):
+    layer = MoVELinear(FEATURES, 3, experts=2, dtype=dtype)
+    with torch.no_grad():
+        layer.gate.bias[1] = -1e4
+    layer(inputs(7).to(dtype))
+    layer.marginal_entropy().backward()
+    assert layer.gate.weight.grad.isfinite().all()

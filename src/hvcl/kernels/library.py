@@ -27,7 +27,7 @@ _LINKS = (("-shared", "-lmvec", "-lm"), ("-shared", "-lm"))
 class AdamStep(ctypes.Structure):
     """Numbers of one Adam step, as the C source has them."""
 
-    _fields_ = tuple((name, ctypes.c_float) for name in ("rate", "beta1", "beta2", "root", "epsilon", "kl_weight"))
+    _fields_ = tuple((name, ctypes.c_double) for name in ("rate", "beta1", "beta2", "root", "epsilon", "kl_weight"))
 
 
 class ExpertUpdate(NamedTuple):
@@ -110,13 +110,13 @@ class Kernels:
     def pool_forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and maximum of every channel's places ``[B, 2 C]``, and where the maximum is."""
         out, where = x.new_empty(len(x), 2 * x.shape[1]), torch.empty(x.shape[:2], dtype=torch.int64)
-        self._pool_forward(*x.shape[:2], x[0, 0].numel(), x.data_ptr(), out.data_ptr(), where.data_ptr())
+        self._pool_forward(*x.shape[:2], x[:1, :1].numel(), x.data_ptr(), out.data_ptr(), where.data_ptr())
         return out, where
 
     def pool_backward(self, grad: Tensor, where: Tensor, shape: torch.Size) -> Tensor:
         """Gradient of what was pooled."""
         g_x = grad.new_empty(shape)
-        places = g_x[0, 0].numel()
+        places = g_x[:1, :1].numel()
         self._pool_backward(shape[0], shape[1], places, grad.data_ptr(), where.data_ptr(), g_x.data_ptr())
         return g_x
 

@@ -334,7 +334,9 @@ class MoVELayer(VariationalModule):
             return self._zero()
         if self._trace.statistics is not None:
             return self._trace.statistics[2]
-        contributions: Tensor = torch.special.entr(log_probabilities.exp().mean(0))
+        # at a mass of exactly zero the derivative is infinite, and 0 * inf not a number
+        mass = log_probabilities.exp().mean(0).clamp_min(torch.finfo(log_probabilities.dtype).tiny)
+        contributions: Tensor = torch.special.entr(mass)
         return contributions.sum()
 
     def diversity(self) -> Tensor:

@@ -17,6 +17,10 @@ from hvcl.kernels import Kernels
 from hvcl.layers.dispatch import Segment
 from hvcl.layers.noise import Signs, random_seed, standard_normal
 from hvcl.posteriors import MeanFieldGaussian
+from hvcl.posteriors.deferral import Kind
+
+Pending = list[tuple[int, Kind, Tensor, Tensor | None]]
+"""Gradients of a backward pass that may yet turn out not to have been asked for."""
 
 
 class _Dense(torch.autograd.Function):
@@ -38,11 +42,12 @@ class _Dense(torch.autograd.Function):
         """Gradients of the means to the optimiser; returns those of the input and the biases."""
         posterior: MeanFieldGaussian = ctx.posterior
         needs_x, needs_bias, *_ = ctx.needs_input_grad
+        ctx.pending.clear()  # left by a torch.autograd.grad that kept the graph
         grad_x = torch.empty_like(x) if needs_x else None
         grad_bias = grad.new_zeros(posterior.experts, grad.shape[1]) if needs_bias else None
         for m, a, b in ctx.segments:
             part = grad[a:b]
-            posterior.deferral.collect(m, "mean", x[a:b].T @ part)
+            ctx.pending.append((m, "mean", x[a:b].T @ part, None))
             if grad_bias is not None:
                 torch.sum(part, 0, out=grad_bias[m])
             if grad_x is not None:
@@ -55,8 +60,15 @@ class _DenseFlipout(_Dense):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, bias: Tensor | None, anchor: Tensor, posterior: MeanFieldGaussian, segments: list[Segment]
+        ctx: Any,
+        x: Tensor,
+        bias: Tensor | None,
+        anchor: Tensor,
+        pending: Pending,
+        posterior: MeanFieldGaussian,
+        segments: list[Segment],
     ) -> Tensor:
+        ctx.pending = pending
         y = _Dense.means(x, bias, posterior, segments)
         shared = standard_normal(posterior.mean[0])
         signs_in, signs_out = Signs(len(x), x.shape[1], x), Signs(len(y), y.shape[1], y)
@@ -68,26 +80,26 @@ class _DenseFlipout(_Dense):
             torch.mm(flipped[a:b], noise, out=z[a:b])
             noises.append(noise if ctx.needs_input_grad[0] else None)
         signs_out.add_to(y, z)
-        ctx.save_for_backward(x, flipped)
+        ctx.save_for_backward(x, flipped, posterior.mean)
         ctx.posterior, ctx.segments, ctx.shared, ctx.noises = posterior, segments, shared, noises
         ctx.signs_in, ctx.signs_out = signs_in, signs_out
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        x, flipped = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor, None, None, None]:
+        x, flipped, _ = ctx.saved_tensors
         grad = grad.contiguous()
         grad_x, grad_bias = _Dense.collect_means(ctx, x, grad)
         turned = ctx.signs_out(grad)
         back = None if grad_x is None else torch.empty_like(grad_x)
         for (m, a, b), noise in zip(ctx.segments, ctx.noises, strict=True):
-            ctx.posterior.deferral.collect(m, "noise", flipped[a:b].T @ turned[a:b], ctx.shared)
+            ctx.pending.append((m, "noise", flipped[a:b].T @ turned[a:b], ctx.shared))
             if back is not None:
                 torch.mm(turned[a:b], noise.T, out=back[a:b])
         if grad_x is not None:
             ctx.signs_in.add_to(grad_x, back)
-        return grad_x, grad_bias, None, None, None
+        return grad_x, grad_bias, grad.new_zeros(()), None, None, None
 
 
 class _DenseLocalUnit(_Dense):
@@ -95,22 +107,30 @@ class _DenseLocalUnit(_Dense):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, bias: Tensor | None, rho: Tensor, posterior: MeanFieldGaussian, segments: list[Segment]
+        ctx: Any,
+        x: Tensor,
+        bias: Tensor | None,
+        rho: Tensor,
+        anchor: Tensor,
+        pending: Pending,
+        posterior: MeanFieldGaussian,
+        segments: list[Segment],
     ) -> Tensor:
+        ctx.pending = pending
         y = _Dense.means(x, bias, posterior, segments)
         norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
         noise = standard_normal(y).mul_(norm)
         sigma = rho.exp()
         for m, a, b in segments:
             y[a:b].addcmul_(noise[a:b], sigma[m])
-        ctx.save_for_backward(x, norm, noise, sigma)
+        ctx.save_for_backward(x, norm, noise, sigma, posterior.mean)
         ctx.posterior, ctx.segments = posterior, segments
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor, None, None]:
-        x, norm, noise, sigma = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor, None, None, None]:
+        x, norm, noise, sigma, _ = ctx.saved_tensors
         grad = grad.contiguous()
         grad_x, grad_bias = _Dense.collect_means(ctx, x, grad)
         spread = grad * noise
@@ -121,7 +141,7 @@ class _DenseLocalUnit(_Dense):
                 # d(|x| sigma eps) / dx = x / |x| * sigma eps, and noise holds |x| eps; an all-zero input has no noise to follow
                 along = (spread[a:b] @ sigma[m]).unsqueeze(1).div_(norm[a:b].square().clamp_min_(1e-20))
                 grad_x[a:b].addcmul_(x[a:b], along)
-        return grad_x, grad_bias, grad_rho.mul_(sigma), None, None
+        return grad_x, grad_bias, grad_rho.mul_(sigma), grad.new_zeros(()), None, None, None
 
 
 class _LocalUnitNoise(torch.autograd.Function):
@@ -152,12 +172,31 @@ def local_unit_noise(y: Tensor, norm: Tensor, sigma: Tensor, segments: list[Segm
 
 def dense_flipout(x: Tensor, bias: Tensor | None, posterior: MeanFieldGaussian, segments: list[Segment]) -> Tensor:
     """Every segment's rows through its expert, with flipout noise."""
-    anchor = x.new_zeros((), requires_grad=True)  # the experts' weights are no inputs: something must ask for the backward pass
-    y: Tensor = _DenseFlipout.apply(x, bias, anchor, posterior, segments)  # type: ignore[no-untyped-call]
+    anchor, pending = _anchor(x, posterior)  # the experts' weights are no inputs: something must ask for the backward pass
+    y: Tensor = _DenseFlipout.apply(x, bias, anchor, pending, posterior, segments)  # type: ignore[no-untyped-call]
     return y
 
 
 def dense_local_unit(x: Tensor, bias: Tensor | None, posterior: MeanFieldGaussian, segments: list[Segment]) -> Tensor:
     """Every segment's rows through its expert, with local noise and a sigma per unit."""
-    y: Tensor = _DenseLocalUnit.apply(x, bias, posterior.rho, posterior, segments)  # type: ignore[no-untyped-call]
+    anchor, pending = _anchor(x, posterior)
+    y: Tensor = _DenseLocalUnit.apply(x, bias, posterior.rho, anchor, pending, posterior, segments)  # type: ignore[no-untyped-call]
     return y
+
+
+def _anchor(x: Tensor, posterior: MeanFieldGaussian) -> tuple[Tensor, Pending]:
+    """A leaf whose hook hands the experts' gradients over.
+
+    It runs only in a backward pass that is asked for the leaves: torch.autograd.grad of the input alone collects nothing.
+    """
+    anchor = x.new_zeros((), requires_grad=True)
+    pending: Pending = []
+
+    def hand_over(leaf: Tensor) -> None:
+        leaf.grad = None
+        for item in pending:
+            posterior.deferral.collect(*item)
+        pending.clear()
+
+    anchor.register_post_accumulate_grad_hook(hand_over)
+    return anchor, pending

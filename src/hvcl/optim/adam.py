@@ -27,9 +27,13 @@ class VariationalAdam(torch.optim.Optimizer):
     Args:
         module: the network; all its parameters are optimised.
         lr, betas, eps: as in torch.optim.Adam.
-        lazy: skip experts that saw no example since the last step. They keep their weights, their moments and their own step
-            count; the small pull of their KL (their gate mass is not exactly zero) and of Adam's momentum is left out. With
-            many experts of which a batch uses few, a step then costs what the used ones cost.
+        lazy: skip experts that saw no example since the last step. Their means and sigmas, moments and step counts stay as they
+            are; the small pull of their KL (their gate mass is not exactly zero) and of Adam's momentum is left out. With many
+            experts of which a batch uses few, a step then costs what the used ones cost. (Biases, gates and sigmas per unit
+            are few: they are always stepped.)
+
+    An expert that is stepped moves in both its means and its sigmas, if only by momentum; torch's Adam would leave alone a sigma
+    that no term of the loss has ever touched (estimator "mean" without KL).
     """
 
     def __init__(
@@ -51,6 +55,14 @@ class VariationalAdam(torch.optim.Optimizer):
         special = {id(p.mean) for p in self.posteriors}
         special |= {id(p.rho) for p in self.posteriors if p.sigma_kind == "weight"}
         self._plain = [p for group in self.param_groups for p in group["params"] if id(p) not in special]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only the one group that the network makes up."""
+        if self.param_groups:
+            raise InputError(
+                "VariationalAdam optimises one network with one set of settings: use a second optimiser for the rest"
+            )
+        super().add_param_group(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients, collected ones included."""
@@ -136,6 +148,8 @@ class VariationalAdam(torch.optim.Optimizer):
         )  # steps count in the first
         kl = self._current_kl(posterior, posterior._kl_per_weight, versions)
         noises = [_gather_noise(posterior, m) for m in experts]
+        if len({n.kind for n, _ in noises if n is not None}) > 1:  # the kernel has one mode for all
+            noises = [(None, g if n is None else _add(g, _to_rho(n, rho[m]))) for m, (n, g) in zip(experts, noises, strict=True)]
         updates = self._updates(posterior, experts, of_mean["step"], group, [g_rho for _, g_rho in noises])
         moments = (of_mean["exp_avg"], of_mean["exp_avg_sq"], of_rho["exp_avg"], of_rho["exp_avg_sq"])
         kernels = load_kernels(mean)
