@@ -39,7 +39,7 @@ clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 # -- benchmarks: in an environment of their own, with the peers; ARGS="--quick" for a look -----------------------------------
-.PHONY: bench-setup bench-layers bench-harness bench-plot bench-clean
+.PHONY: bench-setup bench-layers bench-breakdown bench-harness bench-plot bench-clean
 BENCH := .venv-bench
 # Avalanche and the peers come without their dependencies, which would bring another torch; what they need is listed after them.
 BENCH_PEERS := avalanche-lib bayesian-torch blitz-bayesian-pytorch torchbnn torchvision
@@ -58,6 +58,9 @@ $(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/constraints.txt
 
 bench-layers: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/layers.py $(ARGS)
+
+bench-breakdown: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/breakdown.py $(ARGS)
 
 bench-harness: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/harness.py $(ARGS)

@@ -228,6 +228,17 @@ def harness_table(document: Document, part: str) -> str:
     return note + table([head, "ratio", "quartiles", "s an epoch", "goal", "met"], lines)
 
 
+def breakdown_table(document: Document) -> str:
+    parts = list(dict.fromkeys(part for row in document["rows"] for part in row["parts"]))
+    names = [row["name"] for row in document["rows"]]
+    lines = [[part, *(f"{row['parts'].get(part, 0):.2f}" for row in document["rows"])] for part in parts]
+    lines.append(["**all**", *(f"**{row['total']:.2f}**" for row in document["rows"])])
+    lines += [
+        [f"floor: {part}", *(f"{row['floor'][part]:.2f}" for row in document["rows"])] for part in document["rows"][0]["floor"]
+    ]
+    return table(["in plain steps", *names], lines)
+
+
 def fill(page: Path, tables: dict[str, Callable[[], str]]) -> list[str]:
     """Put every table between its two markers; returns the names that have none on the page."""
     text = page.read_text()
@@ -271,6 +282,10 @@ def main() -> int:
             "overhead": lambda: harness_table(results, "overhead"),
             "avalanche": lambda: harness_table(results, "avalanche"),
         }
+    breakdown = PAGE / "breakdown.json"
+    if breakdown.exists():
+        shares = json.loads(breakdown.read_text())
+        tables["breakdown"] = lambda: breakdown_table(shares)
     if not tables:
         print("nothing to draw: run make bench-layers or make bench-harness first", file=sys.stderr)
         return 2

@@ -27,7 +27,7 @@ class GateBatch:
     """p of the chosen expert, in slot order."""
     usage: Tensor
     """Mean gate mass on each expert, ``[M]``."""
-    statistics: Tensor
+    statistics: tuple[Tensor, Tensor, Tensor]
     """Mean KL to the prior gate, H(M|X), H(M)."""
     rows: Tensor
     slots: Tensor
@@ -38,7 +38,7 @@ class _FusedGate(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, gate: SoftmaxGate, kernels: Kernels
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         batch, experts = len(features), len(weight)
         log_p, ratio = features.new_empty(2, batch, experts)
         rows, slots, choice = torch.empty(3, batch, dtype=torch.int64)
@@ -49,18 +49,19 @@ class _FusedGate(torch.autograd.Function):
         ctx.save_for_backward(features, weight, gate.prior_weight, log_p, ratio, slots, choice, usage)
         ctx.kernels = kernels
         ctx.mark_non_differentiable(log_p, rows, slots, counts)
-        return weights, usage, statistics, log_p, rows, slots, counts
+        return weights, usage, *statistics.unbind(), log_p, rows, slots, counts
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, g_weights: Tensor, g_usage: Tensor, g_statistics: Tensor, *_: Any
+        ctx: Any, g_weights: Tensor, g_usage: Tensor, g_kl: Tensor, g_conditional: Tensor, g_marginal: Tensor, *_: Any
     ) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
         features, weight, prior_weight, log_p, ratio, slots, choice, usage = ctx.saved_tensors
         g_features = torch.empty_like(features) if ctx.needs_input_grad[0] else None
         g_weight, g_bias = torch.empty_like(weight), torch.empty_like(usage)
         kept = (features, weight, prior_weight, log_p, ratio, slots, choice, usage)
-        upstream = (g_weights.contiguous(), g_usage.contiguous(), g_statistics.contiguous())
+        g_statistics = torch.stack([g_kl, g_conditional, g_marginal])
+        upstream = (g_weights.contiguous(), g_usage.contiguous(), g_statistics)
         ctx.kernels.gate_backward(*kept, *upstream, g_weight, g_bias, g_features)
         return g_features, g_weight, g_bias, None, None
 
@@ -68,5 +69,5 @@ class _FusedGate(torch.autograd.Function):
 def fused_gate(gate: SoftmaxGate, features: Tensor, kernels: Kernels) -> GateBatch:
     """Evaluate the gate and its prior on `features` and lay out the work for the most probable experts."""
     out = _FusedGate.apply(features, gate.weight, gate.bias, gate, kernels)  # type: ignore[no-untyped-call]
-    weights, usage, statistics, log_p, rows, slots, counts = out
-    return GateBatch(log_p, weights, usage, statistics, rows, slots, counts.tolist())
+    weights, usage, kl, conditional, marginal, log_p, rows, slots, counts = out
+    return GateBatch(log_p, weights, usage, (kl, conditional, marginal), rows, slots, counts.tolist())

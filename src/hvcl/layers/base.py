@@ -66,7 +66,7 @@ class _Trace:
     log_probabilities: Tensor | None = None
     features: Tensor | None = None
     usage: Tensor | None = None
-    statistics: Tensor | None = None
+    statistics: tuple[Tensor, Tensor, Tensor] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Trace:
         return _Trace()
@@ -276,7 +276,9 @@ class MoVELayer(VariationalModule):
     # -- the objective's terms ----------------------------------------------------------------------------------------
 
     def terms(self) -> dict[str, Callable[[], Tensor]]:
-        """See the class: expert_kl, gate_kl, conditional_entropy, marginal_entropy, diversity."""
+        """See the class: expert_kl, gate_kl, conditional_entropy, marginal_entropy, diversity; of a single expert the first."""
+        if self.gate is None:  # nothing to choose, nothing to tell apart
+            return {"expert_kl": self.expert_kl}
         return {
             "expert_kl": self.expert_kl,
             "gate_kl": self.gate_kl,
@@ -299,13 +301,12 @@ class MoVELayer(VariationalModule):
 
     def expert_kl(self) -> Tensor:
         r""":math:`\sum_m u_m KL[q_m \| p_m]` in nats, summed over weights."""
-        kl = self.posterior.kl()
         if self.usage == "uniform" or self.gate is None:
-            return kl.sum()
+            return self.posterior.weighted_kl(None)
         log_probabilities = self.gate_log_probabilities
         assert log_probabilities is not None
         usage = self._trace.usage
-        return ((log_probabilities.exp().mean(0) if usage is None else usage) * kl).sum()
+        return self.posterior.weighted_kl(log_probabilities.exp().mean(0) if usage is None else usage)
 
     def gate_kl(self) -> Tensor:
         """Mean over the batch of KL[p(m|x) || prior p(m|x)] in nats."""

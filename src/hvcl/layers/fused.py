@@ -189,7 +189,7 @@ def _anchor(x: Tensor, posterior: MeanFieldGaussian) -> tuple[Tensor, Pending]:
 
     It runs only in a backward pass that is asked for the leaves: torch.autograd.grad of the input alone collects nothing.
     """
-    anchor = x.new_zeros((), requires_grad=True)
+    anchor = posterior.deferral.anchor(x)
     pending: Pending = []
 
     def hand_over(leaf: Tensor) -> None:

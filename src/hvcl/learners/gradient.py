@@ -14,8 +14,8 @@ from hvcl.learners.random import RandomState
 from hvcl.networks import build_network
 from hvcl.problem import Problem
 
-Terms = dict[str, Tensor]
-"""Named scalars of a loss."""
+Terms = dict[str, Tensor | float]
+"""Named scalars of a loss; "loss" is a tensor with a gradient, the others may be plain numbers."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,12 @@ class GradientLearner(Learner):
         x, y = x.to(self.device), y.to(self.device)
         with self.random.active():
             terms = self.loss(x, y, task)
+            loss = terms["loss"]
+            assert isinstance(loss, Tensor)
             self.optimizer.zero_grad()
-            terms["loss"].backward()
+            loss.backward()
             self.optimizer.step()
-        return {name: value.item() for name, value in terms.items()}
+        return {name: value.item() if isinstance(value, Tensor) else value for name, value in terms.items()}
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """The named terms of the loss on a batch; "loss" is what is minimised."""

@@ -17,10 +17,10 @@ PER_DATA_SET = frozenset({"expert_kl"})
 
 
 class Loss(NamedTuple):
-    """`total` is what to minimise; `terms` are its parts, unweighted, summed over layers, `utility` among them."""
+    """`total` is what to minimise; `terms` are the values of its parts, unweighted, summed over layers, `utility` among them."""
 
     total: Tensor
-    terms: dict[str, Tensor]
+    terms: dict[str, float]
 
 
 class Objective:
@@ -92,25 +92,28 @@ class Objective:
         weights = {name: schedule.value(progress) for name, schedule in self.schedules.items()} | self.weights
         weights["diversity"] *= self.diversity_every if self.calls % self.diversity_every == 0 else 0
         self.calls += 1
-        terms = {"utility": utility.mean()}
+        mean = utility.mean()
+        values: list[Tensor] = []
+        names: list[str] = []
         for term in loss_terms(module):
             if term.name not in weights:
                 raise InputError(f"layer {term.layer!r} adds the term {term.name!r}: give its weight in others={{...}}")
-            if weights[term.name] == 0 and not self._adapts(term.name):
-                continue
-            value = term.evaluate()
-            if term.name in PER_DATA_SET:
-                value = value / num_data
-            terms[term.name] = terms[term.name] + value if term.name in terms else value
-        total = -terms["utility"]
-        for name, value in terms.items():
-            if name != "utility":
-                total = total + weights[name] * value
-        with torch.no_grad():
-            for name, schedule in self.schedules.items():
-                if name in terms:
-                    schedule.observe(terms[name].item())
-        return Loss(total, terms)
+            if weights[term.name] != 0 or self._adapts(term.name):
+                values.append(term.evaluate())
+                names.append(term.name)
+        terms = {"utility": mean.item()}
+        if not values:
+            return Loss(-mean, terms)
+        # all terms of all layers in one product: a graph of few nodes, which is what small networks pay for
+        stacked = torch.stack(values)
+        shares = [1 / num_data if name in PER_DATA_SET else 1.0 for name in names]
+        for name, value, share in zip(names, stacked.tolist(), shares, strict=True):
+            terms[name] = terms.get(name, 0.0) + share * value
+        costs = [weights[name] * share for name, share in zip(names, shares, strict=True)]
+        for name, schedule in self.schedules.items():
+            if name in terms:
+                schedule.observe(terms[name])
+        return Loss(torch.dot(stacked, stacked.new_tensor(costs)) - mean, terms)
 
     def _adapts(self, name: str) -> bool:
         """Cyclic weights pass through zero; their terms are still computed, so that logs have no holes."""

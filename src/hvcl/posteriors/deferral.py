@@ -11,7 +11,6 @@ import weakref
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 Kind = Literal["mean", "noise", "variance"]
@@ -75,11 +74,13 @@ class Deferral:
         """One more gradient for `expert`."""
         self.gradients.setdefault(expert, []).append(Collected(kind, gradient, shared))
 
-    def deferred_kl(self, values: Tensor) -> Tensor:
-        """`values` [M]; the gradient that comes back is kept as the weights of the experts' KLs, not spread over the weights."""
-        anchor = torch.zeros((), device=values.device, dtype=values.dtype, requires_grad=True)
-        kl: Tensor = _KeepWeights.apply(anchor, values, self)  # type: ignore[no-untyped-call]
-        return kl
+    def anchor(self, like: Tensor) -> Tensor:
+        """A leaf without a value, for functions whose inputs are not autograd's: something must ask for the backward pass."""
+        return like.new_zeros((), requires_grad=True)
+
+    def keep_kl_weights(self, weights: Tensor) -> None:
+        """d loss / d KL of every expert, from one more backward pass."""
+        self.kl_weights = weights if self.kl_weights is None else self.kl_weights + weights
 
     # -- values that only change when the weights do ------------------------------------------------------------------
 
@@ -90,16 +91,3 @@ class Deferral:
     def recall_kl(self, *of: Tensor) -> Tensor | None:
         """The KL, if no weight has changed since it was remembered."""
         return self.kl if self._kl_versions == tuple(t._version for t in of) else None
-
-
-class _KeepWeights(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, values: Tensor, deferral: Deferral) -> Tensor:
-        ctx.deferral = deferral
-        return values.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
-        kept = ctx.deferral.kl_weights
-        ctx.deferral.kl_weights = grad if kept is None else kept + grad
-        return None, None, None

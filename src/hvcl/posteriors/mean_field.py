@@ -174,13 +174,22 @@ class MeanFieldGaussian(nn.Module):
 
         Written so that it is exactly zero where posterior and prior are the same numbers.
         """
+        return self._kl_per_weight() if self.sigma_kind == "weight" else self._spread_kl() + self._shift_kl()
+
+    def weighted_kl(self, weights: Tensor | None) -> Tensor:
+        """The experts' KLs, each times its weight ``[M]`` (None: 1), summed.
+
+        Where gradients go to an optimiser directly, the KL's own gradient is not computed: its weight is handed over.
+        """
+        if not self.collects:
+            kl = self.kl()
+            return kl.sum() if weights is None else (weights * kl).sum()
         if self.sigma_kind == "weight":
-            if self.collects:
-                return self.deferral.deferred_kl(self._current_kl(self._kl_per_weight, self.rho, self.prior_log_sigma))
-            return self._kl_per_weight()
-        if self.collects:
-            return self._spread_kl() + self.deferral.deferred_kl(self._current_kl(self._shift_kl, self.prior_log_sigma))
-        return self._spread_kl() + self._shift_kl()
+            known, leaf = self._current_kl(self._kl_per_weight, self.rho, self.prior_log_sigma), self.deferral.anchor(self.mean)
+        else:
+            known, leaf = self._current_kl(self._shift_kl, self.prior_log_sigma), self.rho
+        value: Tensor = _DeferredKL.apply(weights, leaf, known, self)  # type: ignore[no-untyped-call]
+        return value
 
     def _kl_per_weight(self) -> Tensor:
         kl: Tensor = _GaussianKL.apply(self.mean, self.log_sigma, self.prior_mean, self.prior_log_sigma)  # type: ignore[no-untyped-call]
@@ -189,8 +198,12 @@ class MeanFieldGaussian(nn.Module):
     def _spread_kl(self) -> Tensor:
         """Per-unit sigma: the part of the KL that is about sigma."""
         ratio = self.log_sigma - self.prior_log_sigma
-        weights_per_unit = self.mean[0].numel() / ratio.shape[1]
-        return weights_per_unit * (torch.expm1(2 * ratio) / 2 - ratio).sum(1)
+        return self.weights_per_unit * (torch.expm1(2 * ratio) / 2 - ratio).sum(1)
+
+    @property
+    def weights_per_unit(self) -> float:
+        """How many weights share a per-unit sigma."""
+        return self.mean[0].numel() / self.rho.shape[1]
 
     def _shift_kl(self) -> Tensor:
         """Per-unit sigma: the part of the KL that is about the means."""
@@ -236,3 +249,31 @@ class _GaussianKL(torch.autograd.Function):
         pull, excess = ctx.saved_tensors
         grad = grad.view(-1, *[1] * (pull.dim() - 1))
         return pull * grad, excess * grad, None, None
+
+
+class _DeferredKL(torch.autograd.Function):
+    """sum_m w_m KL_m with the KLs known (but for the few sigmas per unit): one node, its gradient kept as weights of the KLs.
+
+    `leaf` is what asks for the backward pass: rho for a sigma per unit, of which it is the gradient, else an anchor.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor | None, leaf: Tensor, known: Tensor, posterior: MeanFieldGaussian) -> Tensor:
+        excess = None
+        if posterior.sigma_kind == "unit":
+            ratio = leaf - posterior.prior_log_sigma
+            excess = torch.expm1(2 * ratio)
+            known = known + torch.sub(excess, ratio, alpha=2).sum(1).mul_(posterior.weights_per_unit / 2)
+        ctx.save_for_backward(weights, known, excess)
+        ctx.posterior = posterior
+        return known.sum() if weights is None else torch.dot(weights, known)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        weights, known, excess = ctx.saved_tensors
+        posterior: MeanFieldGaussian = ctx.posterior
+        spread = grad.expand(len(known)) if weights is None else grad * weights
+        posterior.deferral.keep_kl_weights(spread)
+        of_rho = None if excess is None else excess * (posterior.weights_per_unit * spread).unsqueeze(1)
+        return None if weights is None else grad * known, of_rho, None, None
