@@ -128,7 +128,8 @@ class Stream:
 
     def _batch(self, segment: int, step: int) -> Batch:
         positions, origin = self._schedule.batch(segment, step)
-        numbers = origin.unique().tolist()
+        only = self._schedule.only_task(segment)
+        numbers = origin.unique().tolist() if only is None else [only]
         if len(numbers) == 1:
             x, y = self.tasks[numbers[0]].train.take(positions)
         else:
@@ -152,6 +153,10 @@ class _Schedule(ABC):
     def batch(self, segment: int, step: int) -> tuple[Tensor, Tensor]:
         """Positions within their task and task numbers of the examples in one batch."""
 
+    def only_task(self, segment: int) -> int | None:
+        """The number of the task that all examples of a part come from, if that is known beforehand."""
+        return None
+
 
 class _Sharp(_Schedule):
     """Each part of the stream shuffles the examples of its tasks, once an epoch."""
@@ -164,6 +169,9 @@ class _Sharp(_Schedule):
         self.per_epoch = [-(-n // config.batch_size) for n in self.examples]
         self.steps = tuple(config.epochs * n for n in self.per_epoch)
         self._current: tuple[int, int] | None = None
+
+    def only_task(self, segment: int) -> int | None:
+        return self.first[segment] if len(self.sizes[segment]) == 1 else None
 
     def batch(self, segment: int, step: int) -> tuple[Tensor, Tensor]:
         epoch, place = divmod(step, self.per_epoch[segment])

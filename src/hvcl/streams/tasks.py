@@ -42,8 +42,8 @@ class Examples:
         x = self.x.index_select(0, self.index[positions])
         if self.pixels is not None:
             x = x.flatten(1).index_select(1, self.pixels).view_as(x)
-        x = x / self.scale if self.scale != 1.0 else x.float()
-        return x, self.y[positions]
+        x = x.float()  # a copy already, or made one by the selection above: free to be scaled in place
+        return (x.div_(self.scale) if self.scale != 1.0 else x), self.y[positions]
 
     def subset(self, positions: Tensor) -> Examples:
         """The examples at `positions`."""
