@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,29 +12,24 @@ from rich.table import Table
 from hvcl.report.load import find_runs, load_run
 from hvcl.report.summary import Row, Statistic, group_rows, group_runs
 
+WIDE = 100
+"""Characters that the whole table needs; narrower terminals get the columns that matter most."""
+
 
 def print_table(folders: Sequence[Path], console: Console) -> None:
     """Print the results of the runs in `folders`, with scenario, supervision, memory and seeds beside every figure."""
+    columns = _COLUMNS if console.width >= WIDE else {name: _COLUMNS[name] for name in _NARROW}
     for group in group_runs([load_run(folder) for folder in find_runs(folders)]):
         where = "" if group.evaluated_on == "test" else f", on {group.evaluated_on} data"
         title = escape(f"{group.benchmark}, {group.scenario.capitalize()}-IL, {group.supervision}{where}")
         table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("method")
-        table.add_column("memory")
-        for name in ("accuracy %", "forgetting", "learning", "NLL", "ECE", "seconds", "seeds"):
-            table.add_column(name, justify="right")
+        table.add_column("method", no_wrap=True)
+        table.add_column("memory", no_wrap=True)
+        for name in columns:
+            table.add_column(name, justify="right", no_wrap=True)
         for row in group_rows(group):
-            table.add_row(
-                escape(row["label"] + (f" ({row['bound']} bound)" if row["bound"] else "")),
-                escape(row["memory"]),
-                _percent(row["average_accuracy"]),
-                _percent(row["forgetting"]),
-                _percent(row["learning_accuracy"]),
-                _number(row["nll"], 3),
-                _number(row["calibration_error"], 3),
-                _number(row["seconds"], 1),
-                _seeds(row),
-            )
+            label = row["label"] + (f" ({row['bound']})" if row["bound"] else "")
+            table.add_row(escape(label), escape(row["memory"]), *(show(row) for show in columns.values()))
         console.print(table)
         console.print()
 
@@ -52,3 +47,15 @@ def _percent(value: Statistic | None) -> str:
 
 def _number(value: Statistic | None, digits: int) -> str:
     return "-" if value is None else f"{value.mean:.{digits}f}"
+
+
+_COLUMNS: dict[str, Callable[[Row], str]] = {
+    "accuracy %": lambda row: _percent(row["average_accuracy"]),
+    "forgetting": lambda row: _percent(row["forgetting"]),
+    "learning": lambda row: _percent(row["learning_accuracy"]),
+    "NLL": lambda row: _number(row["nll"], 3),
+    "ECE": lambda row: _number(row["calibration_error"], 3),
+    "seconds": lambda row: _number(row["seconds"], 1),
+    "seeds": _seeds,
+}
+_NARROW = ("accuracy %", "forgetting", "seconds", "seeds")
