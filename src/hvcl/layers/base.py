@@ -28,7 +28,7 @@ Usage = Literal["gate", "uniform"]
 CHUNKS = 2
 """Weight draws of each expert per batch for the estimator "draws"."""
 
-_TINY = 1e-20
+TINY = 1e-20
 """Under the square root of a variance: an all-zero input has no noise, and its gradient must be 0, not 0 * inf."""
 
 
@@ -166,11 +166,6 @@ class MoVELayer(VariationalModule):
         self.register_buffer("kernel_width", torch.tensor(kernel_width or 0.0, device=device, dtype=dtype))
         self._trace = _Trace()
 
-    @property
-    def _one_norm(self) -> bool:
-        """Whether `_norm` is the same for all output channels."""
-        return True
-
     # -- what a kind of layer has to say ------------------------------------------------------------------------------
 
     @abstractmethod
@@ -180,6 +175,11 @@ class MoVELayer(VariationalModule):
     @abstractmethod
     def _norm(self, x: Tensor) -> Tensor:
         """Square root of A(x^2; 1): what a shared unit sigma is multiplied with; broadcasts against the output."""
+
+    @property
+    def _one_norm(self) -> bool:
+        """Whether `_norm` is the same for all output channels."""
+        return True
 
     @abstractmethod
     def _gate_input(self, x: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ class MoVELayer(VariationalModule):
         if posterior.sigma_kind == "unit":
             return standard_normal(answer) * self._norm(x) * self._unit_sigma(segments, answer)
         variances = posterior.variances_of([segment.expert for segment in segments])
-        return standard_normal(answer) * (self._each(x.square(), segments, variances) + _TINY).sqrt()
+        return standard_normal(answer) * (self._each(x.square(), segments, variances) + TINY).sqrt()
 
     def _each(self, x: Tensor, segments: list[Segment], weights: list[Tensor]) -> Tensor:
         """Every segment's rows through its weights, without bias."""
@@ -289,7 +289,10 @@ class MoVELayer(VariationalModule):
 
     @property
     def gate_log_probabilities(self) -> Tensor | None:
-        """log p(m|x) of the last forward pass, ``[B, M]``; None for a layer with one expert, which has no gate."""
+        """log p(m|x) of the last forward pass, ``[B, M]``, to look at; None for a layer with one expert, which has no gate.
+
+        Where the gate runs compiled it carries no gradient: what is to be learned from goes through `terms()`.
+        """
         if self.gate is None:
             return None
         log_probabilities = self._trace.log_probabilities

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from hvcl.errors import InputError
 from hvcl.kernels import load_kernels
-from hvcl.layers.base import MoVELayer, MoVEOptions, _require_positive
+from hvcl.layers.base import TINY, MoVELayer, MoVEOptions, _require_positive
 from hvcl.layers.dispatch import Plan
 
 SIZES = 16
@@ -104,7 +104,7 @@ class _MoVEConvBase(MoVELayer):
     def _norm(self, x: Tensor) -> Tensor:
         # weights of one commute with the sum over channels: a convolution of one channel per group is enough
         energy = x.square().unflatten(1, (self.groups, -1)).sum(2)
-        norm = (self._sum_under_kernel(energy) + 1e-20).sqrt()
+        norm = (self._sum_under_kernel(energy) + TINY).sqrt()
         return norm.repeat_interleave(self.out_channels // self.groups, 1) if self.groups > 1 else norm
 
     def _sum_under_kernel(self, energy: Tensor) -> Tensor:

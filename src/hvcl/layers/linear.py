@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hvcl.errors import InputError
-from hvcl.layers.base import MoVELayer, MoVEOptions, _require_positive
+from hvcl.layers.base import TINY, MoVELayer, MoVEOptions, _require_positive
 from hvcl.layers.dispatch import Segment
 from hvcl.layers.fused import dense_flipout, dense_local_unit
 
@@ -67,7 +67,7 @@ class MoVELinear(MoVELayer):
         return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
     def _norm(self, x: Tensor) -> Tensor:
-        return (x.square().sum(1, keepdim=True) + 1e-20).sqrt()
+        return (x.square().sum(1, keepdim=True) + TINY).sqrt()
 
     def _gate_input(self, x: Tensor) -> Tensor:
         return x

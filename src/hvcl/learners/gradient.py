@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from hvcl.errors import InputError, RunError
 from hvcl.learners.base import Learner, State
 from hvcl.learners.random import RandomState
-from hvcl.networks import build_network
+from hvcl.networks import ConvFactory, DenseFactory, build_network, plain_conv
 from hvcl.problem import Problem
 
 Terms = dict[str, Tensor | float]
@@ -66,6 +66,10 @@ class GradientLearner(Learner):
 
     def build(self) -> nn.Module:
         """The network: plain layers unless a method says otherwise."""
+        return self.assemble()
+
+    def assemble(self, dense: DenseFactory = nn.Linear, conv: ConvFactory = plain_conv) -> nn.Module:
+        """The configured architecture of any kind of layers."""
         config = self.config
         return build_network(
             self.problem.input_shape,
@@ -73,6 +77,8 @@ class GradientLearner(Learner):
             hidden=config.hidden,
             channels=config.channels,
             dropout=config.dropout,
+            dense=dense,
+            conv=conv,
         )
 
     def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:

@@ -31,7 +31,6 @@ from hvcl.layers.dispatch import Routing
 from hvcl.learners.base import State
 from hvcl.learners.gradient import GradientConfig, GradientLearner, Terms
 from hvcl.learners.registry import register
-from hvcl.networks import build_network
 from hvcl.objective import Constant, Cyclic, Objective, Schedule, TargetInformation
 from hvcl.optim import VariationalAdam
 from hvcl.posteriors.mean_field import SigmaKind
@@ -139,12 +138,7 @@ class HVCL(GradientLearner):
             "prior_sigma": config.prior_sigma,
             "kernel_width": config.kernel_width,
         }
-        return build_network(
-            self.problem.input_shape,
-            self.problem.outputs,
-            hidden=config.hidden,
-            channels=config.channels,
-            dropout=config.dropout,
+        return self.assemble(
             dense=partial(MoVELinear, experts=config.experts, **options),
             conv=partial(MoVEConv2d, kernel_size=3, stride=2, padding=1, experts=config.experts, **options),
         )

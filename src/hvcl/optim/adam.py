@@ -19,7 +19,7 @@ class VariationalAdam(torch.optim.Optimizer):
     r"""Adam (Kingma & Ba, 2015) that adds the KL gradient, steps, and measures the new KL in one pass over each expert's weights.
 
     It gives the numbers that ``torch.optim.Adam(network.parameters())`` gives, up to float32 rounding (with ``lazy=False``, or as
-    long as every batch uses every expert), several times faster. While it lives, the posteriors inside `module` hand their
+    long as every batch uses every expert), and is faster (docs/speed). While it lives, the posteriors inside `module` hand their
     gradients over expert by expert: the experts' `mean.grad` and `rho.grad` stay empty, and so gradient clipping does not see
     them. What else you add to the loss on them still arrives there and is used. Use any other optimiser if that does not suit:
     the layers then work through plain autograd.

@@ -51,7 +51,8 @@ class Deferral:
 
     def begin(self, owner: object) -> None:
         """From now on `owner` applies the gradients, for as long as it lives."""
-        self.__init__()  # type: ignore[misc]
+        self.clear()
+        self.kl = self._kl_versions = None
         self._owner = weakref.ref(owner)
 
     def clear(self) -> None:
