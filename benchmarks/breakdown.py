@@ -3,8 +3,8 @@
     make bench-breakdown
 
 The parts of a step of the MLP 784-256-256-2 (batch 256, all loss terms, diversity every eighth step) are timed where they happen,
-by clocks put around the functions that do them, and given as multiples of the plain network's step in the same run. "Matrix
-products" and "update" are also run alone, on the same shapes: the floor, what is left if everything else cost nothing.
+by clocks put around the functions that do them, and given as multiples of the plain network's step in the same run. Matrix
+products and update are also run alone, on the same shapes: the floor, what is left if everything else cost nothing.
 """
 
 from __future__ import annotations
@@ -21,18 +21,13 @@ import torch
 from measure import PAGE, environment, write_json
 from torch import nn
 
-import hvcl.gates.fused as gate
-import hvcl.layers.base as base
 import hvcl.layers.fused as fused
 import hvcl.layers.linear as linear
 from hvcl.kernels import Kernels
 from hvcl.layers import MoVELinear
-from hvcl.layers.dispatch import Plan, _Gather, _Mix
-from hvcl.layers.noise import Signs
 from hvcl.networks import build_network
 from hvcl.objective import Objective
 from hvcl.optim import VariationalAdam
-from hvcl.posteriors import MeanFieldGaussian
 
 BATCH, WIDTHS = 256, (784, 256, 256, 2)
 CLOCK: dict[str, float] = defaultdict(float)
@@ -60,21 +55,16 @@ def put_clock(owner: Any, name: str, part: str) -> None:
 
 
 def put_clocks() -> None:
-    for owner, name in ((torch, "mm"), (torch, "addmm"), (torch.Tensor, "__matmul__")):
-        put_clock(owner, name, "matrix products")
-    for owner, name in ((fused, "standard_normal"), (MeanFieldGaussian, "scaled_noise"), (Signs, "__call__"), (Signs, "add_to")):
-        put_clock(owner, name, "noise")
-    put_clock(Kernels, "variational_update", "update (compiled)")
-    put_clock(Kernels, "mean_update", "update (compiled)")
+    put_clock(Kernels, "dense_forward", "layers, forward (compiled)")
+    put_clock(Kernels, "dense_backward", "layers, backward (compiled)")
+    for name in ("pair_distances", "repel"):
+        put_clock(Kernels, name, "diversity (compiled)")
+    put_clock(Kernels, "variational_update", "weight gradients and update (compiled)")
+    put_clock(Kernels, "mean_update", "weight gradients and update (compiled)")
     put_clock(VariationalAdam, "step", "optimiser around it")
-    put_clock(base, "fused_gate", "gate")
-    put_clock(gate._FusedGate, "backward", "gate")
-    for owner, name in ((Plan, "gather"), (Plan, "combine"), (_Gather, "backward"), (_Mix, "backward")):
-        put_clock(owner, name, "moving rows")
-    for name in ("dense_flipout", "dense_local_unit"):
-        put_clock(linear, name, "experts around the products")
-    for function in (fused._DenseFlipout, fused._DenseLocalUnit):
-        put_clock(function, "backward", "experts around the products")
+    for name in ("forward", "backward"):
+        put_clock(fused._DenseLayer, name, "layers, Python around the calls")
+    put_clock(linear, "dense_layer", "layers, Python around the calls")
     put_clock(Objective, "__call__", "terms of the objective")
 
 
@@ -117,11 +107,25 @@ def products_alone(estimator: str, repeats: int) -> float:
 
 
 def update_alone(optimizer: VariationalAdam, step: Any, repeats: int) -> float:
-    """The compiled update again and again, on the gradients of one step."""
-    recorded = []
+    """The compiled update again and again, on gradients that are given."""
+    recorded: list[Any] = []
     original = {name: getattr(Kernels, name) for name in ("variational_update", "mean_update")}
+
+    def record(function: Any) -> Any:
+        def recording(kernels: Kernels, updates: Any, *rest: Any) -> None:
+            function(kernels, updates, *rest)
+            rest = rest[: 4 if function is original["variational_update"] else 3]  # without products: gradients are given
+            noisy, mean = function is original["variational_update"], rest[1][0]
+            gradients = [1e-3 * torch.randn_like(mean[0]) for _ in range(2)]
+            given = [u._replace(g_mean=gradients[0], g_noise=gradients[1] if noisy else None) for u in updates]
+            if noisy:
+                rest = (*rest[:2], [gradients[0]] * len(updates), *rest[3:])
+            recorded.append((function, (kernels, given, *rest)))
+
+        return recording
+
     for name, function in original.items():
-        setattr(Kernels, name, lambda *a, f=function: (recorded.append((f, a)), f(*a)))
+        setattr(Kernels, name, record(function))
     step()
     for name, function in original.items():
         setattr(Kernels, name, function)

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from hvcl.kernels import AdamStep, ExpertUpdate, load_kernels
-from hvcl.kernels.library import _load
+from hvcl.kernels import AdamStep, ExpertUpdate, Products, load_kernels
+from hvcl.kernels.library import _find_gemm, _load
 from hvcl.optim.adam import _mean_update, _to_rho, _variational_update
-from hvcl.posteriors.deferral import Collected
+from hvcl.posteriors.deferral import Collected, Factors
 
 SIZES = [1, 63, 64, 65, 513, 5000]
 GUARD = 16
@@ -450,3 +450,130 @@ class TestLoading:
             """,
             XDG_CACHE_HOME=str(tmp_path),
         )
+
+
+class TestProduct:
+    @pytest.fixture(params=["torch's", "its own"])
+    def library(self, request, kernels):
+        """With the matrix product that torch uses, and with the one that stands in where it is not found."""
+        if request.param == "torch's":
+            if not kernels.has_gemm:
+                pytest.skip("torch's matrix product was not found")
+            yield kernels
+            return
+        kernels._use_gemm(None)
+        yield kernels
+        kernels._use_gemm(_find_gemm())
+
+    @pytest.mark.parametrize("turn_a", [False, True])
+    @pytest.mark.parametrize("turn_b", [False, True])
+    @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 7, 3), (64, 33, 17)])
+    def test_agrees_with_torch(self, library, shape, turn_a, turn_b):
+        rows, n, columns = shape
+        a, b = normals(rows, n, seed=1), normals(n, columns, seed=2)
+        expected = a.double() @ b.double()
+        first, second = a.T.contiguous() if turn_a else a, b.T.contiguous() if turn_b else b
+        torch.testing.assert_close(library.product(first, second, turn_a, turn_b).double(), expected, rtol=1e-5, atol=1e-5)
+        guarded = Guarded()
+        more = guarded(torch.ones(rows, columns))
+        library.product(first, second, turn_a, turn_b, add_to=more)
+        guarded.check()
+        torch.testing.assert_close(more.double(), expected + 1, rtol=1e-5, atol=1e-5)
+
+
+class TestProductsInUpdates:
+    """Gradients as factors against the same gradients multiplied out before."""
+
+    @pytest.mark.parametrize("sigma", ["weight", "unit"])
+    @pytest.mark.parametrize("with_more", [False, True])
+    def test_agree_with_multiplied_gradients(self, kernels, sigma, with_more):
+        experts, inputs, outputs = 4, 6, 5
+        counts = [3, 0, 7, 1]
+        starts = torch.tensor([0, *itertools.accumulate(counts)])
+        rows = sum(counts)
+        left, right = normals(rows, inputs, seed=20), normals(rows, outputs, seed=21)
+        noise_left, noise_right = normals(rows, inputs, seed=22), normals(rows, outputs, seed=23)
+        shared, more = normals(inputs, outputs, seed=24), normals(experts, inputs, outputs, seed=25)
+        factors = Factors(starts, left, right, noise_left, noise_right, shared)
+        collected: dict[int, dict[str, Tensor]] = {m: {} for m in range(experts)}
+        for expert, item in factors.multiplied():
+            collected[expert][item.kind] = item.gradient
+        assert [bool(c) for c in collected.values()] == [True, False, True, True]
+        results = []
+        for as_products in (True, False):
+            arrays = stack(experts, inputs * outputs)
+            kl = torch.zeros(experts)
+            updates, draws = [], []
+            for m in range(experts):
+                g_mean = more[m].clone() if with_more else None
+                g_noise = None
+                if not as_products:
+                    product, g_noise = collected[m].get("mean"), collected[m].get("noise")
+                    g_mean = product if g_mean is None else g_mean if product is None else g_mean + product
+                updates.append(ExpertUpdate(m, adam_step(3, 0.1), g_mean, None, g_noise))
+                draws.append(shared if g_noise is not None else None)
+            room = torch.empty(2 * inputs * outputs)
+            addresses = [t.data_ptr() for t in (*factors, room)]
+            products = Products(inputs, outputs, *addresses) if as_products else None
+            if sigma == "weight":
+                kernels.variational_update(updates, 0, list(arrays.values()), draws, kl, products)
+            else:
+                updates = [u._replace(g_noise=None) for u in updates]
+                inverse = normals(experts, outputs, seed=26).exp()
+                stacked = (*(arrays[name] for name in ("mean", "m1", "v1", "prior_mean")), inverse)
+                kernels.mean_update(updates, (inputs, outputs, 1), stacked, kl, products)
+            results.append((arrays["mean"], arrays["rho"], kl))
+        for mine, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+        assert not torch.equal(results[0][0], stack(experts, inputs * outputs)["mean"])
+
+
+class TestLargeAndSmallSteps:
+    @pytest.mark.parametrize("lr", [1e-5, 0.003, 0.1, 0.5])
+    def test_the_kl_after_the_step_is_that_of_the_new_weights(self, kernels, lr):
+        """It is not computed from the new sigmas when the steps are small."""
+        n = 1000
+        arrays = stack(1, n)
+        arrays["rho"] = normals(1, n, seed=30, std=0.3, mean=-2)
+        kl = torch.zeros(1)
+        update = ExpertUpdate(0, adam_step(2, 0.1, lr), normals(n, seed=31), None, normals(n, seed=32))
+        kernels.variational_update([update], 0, list(arrays.values()), [normals(n, seed=33)], kl)
+        mean, rho, prior_mean, prior = (arrays[k].double() for k in ("mean", "rho", "prior_mean", "prior_log_sigma"))
+        ratio = rho - prior
+        expected = torch.expm1(2 * ratio) / 2 - ratio + (mean - prior_mean).square() * torch.exp(-2 * prior) / 2
+        assert kl.item() == pytest.approx(expected.sum().item(), rel=1e-5)
+
+
+class TestDistances:
+    @pytest.mark.parametrize("experts", [2, 5])
+    @pytest.mark.parametrize("n", [1, 1023, 1024, 3000])
+    @pytest.mark.parametrize("exponentials", [False, True])
+    def test_agree_with_the_formula_and_do_not_depend_on_which_are_asked_for(self, kernels, experts, n, exponentials):
+        values = normals(experts, n, seed=40, std=0.3, mean=-1.0)
+        seen = (values.exp() if exponentials else values).double()
+        expected = 1 + 2.5 * torch.cdist(seen, seen).square()
+        out = torch.ones(experts, experts, dtype=torch.float64)
+        kernels.pair_distances(values, exponentials, 2.5, list(range(experts)), out)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-6)
+        part = torch.ones(experts, experts, dtype=torch.float64)
+        kernels.pair_distances(values, exponentials, 2.5, [1], part)
+        assert torch.equal(part[1], out[1])
+        assert torch.equal(part[:, 1], out[:, 1])
+        assert part[0, 0] == 1
+
+    @pytest.mark.parametrize("n", [1, 1023, 3000])
+    @pytest.mark.parametrize("exponentials", [False, True])
+    def test_repel(self, kernels, n, exponentials):
+        values = normals(5, n, seed=41, std=0.3, mean=-1.0)
+        push = normals(5, 5, seed=42)
+        push -= push.mean(1, keepdim=True)
+        seen = (values.exp() if exponentials else values).double()
+        expected = push.double() @ seen * (seen if exponentials else 1)
+        for which in ([0, 2, 3], [4, 3, 2, 1, 0]):
+            out = kernels.repel(push, values, exponentials, which)
+            torch.testing.assert_close(out.double(), expected[which], rtol=1e-4, atol=1e-5)
+
+    def test_identical_experts_are_not_pushed(self, kernels):
+        values = normals(1, 700, seed=43, std=100.0).repeat(3, 1)
+        push = torch.tensor([[2.0, -0.7, -1.3], [-0.7, 1.9, -1.2], [-1.3, -1.2, 2.5]])
+        assert (kernels.repel(push, values, False, [0, 1, 2]) == 0).all()

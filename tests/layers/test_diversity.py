@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hvcl.layers import MoVELinear
-from hvcl.layers.diversity import JITTER, log_determinant, median_width, squared_distances
+from hvcl.layers.diversity import JITTER, known_distances, log_determinant, median_width, squared_distances
 
 
 def explicit(mean, sigma):
@@ -82,3 +82,57 @@ class TestLogDeterminant:
         gradient = layer.posterior.mean.grad
         assert (gradient[0] * apart).sum() > 0  # ascending, the experts move apart
         torch.testing.assert_close(gradient[0], -gradient[1])
+
+
+class Owner:
+    """Stands for the optimiser that gradients are collected for."""
+
+
+@pytest.mark.parametrize("sigma", ["weight", "unit"])
+class TestKnownDistances:
+    def build(self, sigma):
+        torch.manual_seed(0)
+        layer = MoVELinear(40, 30, experts=4, sigma=sigma)
+        with torch.no_grad():
+            layer.posterior.rho.normal_(-1, 0.5)
+        owner = Owner()
+        layer.posterior.deferral.begin(owner)
+        return layer.posterior, 1.0 if sigma == "weight" else 40.0, owner
+
+    def step(self, posterior, *experts):
+        """As an optimiser does it."""
+        of = posterior.stepped_together
+        before = tuple(t._version for t in of)
+        with torch.no_grad():
+            for t in of:
+                t[list(experts)] += 0.1 * torch.randn_like(t[list(experts)])
+        posterior.deferral.stepped(list(experts), before, *of)
+
+    def fresh(self, posterior, repeats):
+        """What somebody computes who remembers nothing."""
+        posterior.deferral._distances = None
+        return known_distances(posterior, repeats)
+
+    def test_are_the_distances(self, sigma):
+        posterior, repeats, _owner = self.build(sigma)
+        expected = squared_distances(posterior.mean.double(), posterior.sigma_of(posterior.rho).double(), repeats)
+        torch.testing.assert_close(known_distances(posterior, repeats).double(), expected, rtol=1e-4, atol=1e-4)
+
+    def test_remembering_changes_no_bit(self, sigma):
+        """A run that is resumed remembers nothing and must go on the same."""
+        posterior, repeats, _owner = self.build(sigma)
+        known_distances(posterior, repeats)
+        for experts in ((1,), (0, 3), ()):
+            self.step(posterior, *experts)
+            before = known_distances(posterior, repeats)
+            assert torch.equal(before, self.fresh(posterior, repeats))
+
+    def test_sees_changes_from_elsewhere(self, sigma):
+        posterior, repeats, _owner = self.build(sigma)
+        before = known_distances(posterior, repeats)
+        with torch.no_grad():
+            posterior.mean[2] += 1.0
+        self.step(posterior, 0)
+        after = known_distances(posterior, repeats)
+        assert torch.equal(after, self.fresh(posterior, repeats))
+        assert (after[2] != before[2]).sum() == 3

@@ -25,7 +25,15 @@ from hvcl.runs.state import load_state, save_state
 LR = 0.01
 SIGMAS = pytest.mark.parametrize("sigma", ["weight", "unit"])
 ESTIMATORS = pytest.mark.parametrize("estimator", ["flipout", "local", "draws", "mean"])
-USERS = ("layers.base", "layers.dispatch", "layers.conv", "layers.noise", "posteriors.mean_field", "optim.adam")
+USERS = (
+    "layers.base",
+    "layers.dispatch",
+    "layers.conv",
+    "layers.linear",
+    "layers.noise",
+    "posteriors.mean_field",
+    "optim.adam",
+)
 """Modules that ask for the compiled functions."""
 
 
@@ -43,6 +51,8 @@ def kernels(request, monkeypatch):
     if _load() is None:
         pytest.skip("no compiled kernels: there is no C compiler, or HVCL_NO_KERNELS is set")
     switch_off(monkeypatch, "layers.noise")
+    for kind in ("linear.MoVELinear", "conv._MoVEConvNd"):
+        monkeypatch.setattr(f"hvcl.layers.{kind}._compiled_layer", lambda layer, x: None)
     monkeypatch.setattr(MoVELayer, "_one_norm", False)  # what asks for the compiled local noise
     monkeypatch.setattr("hvcl.layers.conv._MoVEConvBase._one_norm", False)
     return request.param
@@ -393,6 +403,34 @@ class TestLazy:
         every.train(3)
         for a, b in zip(posteriors(every.network), posteriors(start), strict=True):
             assert ((a.mean - b.mean).abs().flatten(1).mean(1) > 0.1 * LR).all()
+
+    @SIGMAS
+    def test_the_diversity_pushes_used_experts_only(self, kernels, sigma):
+        start = self.build(sigma)
+        mine = Trainer(copy.deepcopy(start), lazy, marginal_entropy=0.0, diversity=1.0).train(3)
+        without = Trainer(copy.deepcopy(start), lazy, marginal_entropy=0.0, diversity=0.0).train(3)
+        for a, b, c in zip(*(posteriors(n) for n in (mine.network, without.network, start)), strict=True):
+            assert torch.equal(a.mean[[1, 3]], c.mean[[1, 3]])
+            assert (a.mean[[0, 2]] - b.mean[[0, 2]]).abs().mean() > 0.01 * LR
+
+
+class TestCompiledLayers:
+    """Layers in one compiled call, their gradients multiplied out by the update, against the same layers in parts."""
+
+    @pytest.mark.parametrize(("estimator", "sigma"), [("flipout", "weight"), ("local", "unit")])
+    @pytest.mark.parametrize("experts", [1, 3])
+    @pytest.mark.parametrize("make", [eager, lazy])
+    @pytest.mark.parametrize("diversity_every", [1, 3])
+    def test_train_to_the_same_weights(self, monkeypatch, estimator, sigma, experts, make, diversity_every):
+        if _load() is None or not _load().has_gemm:
+            pytest.skip("no compiled layers: there is no C compiler, or torch's matrix product was not found")
+        start = build(estimator=estimator, sigma=sigma, experts=experts)
+        networks = [copy.deepcopy(start), copy.deepcopy(start)]
+        for layer in (networks[1][0], networks[1][2]):
+            monkeypatch.setattr(layer, "_compiled_layer", lambda x: None)
+        for network in networks:
+            Trainer(network, make, diversity_every=diversity_every).train(8)
+        assert_same(*networks, start)
 
 
 class TestCollecting:

@@ -57,12 +57,12 @@ class _FusedGate(torch.autograd.Function):
         ctx: Any, g_weights: Tensor, g_usage: Tensor, g_kl: Tensor, g_conditional: Tensor, g_marginal: Tensor, *_: Any
     ) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
         features, weight, prior_weight, log_p, ratio, slots, choice, usage = ctx.saved_tensors
-        g_features = torch.empty_like(features) if ctx.needs_input_grad[0] else None
+        g_features = torch.zeros_like(features) if ctx.needs_input_grad[0] else None
         g_weight, g_bias = torch.empty_like(weight), torch.empty_like(usage)
         kept = (features, weight, prior_weight, log_p, ratio, slots, choice, usage)
         g_statistics = torch.stack([g_kl, g_conditional, g_marginal])
         upstream = (g_weights.contiguous(), g_usage.contiguous(), g_statistics)
-        ctx.kernels.gate_backward(*kept, *upstream, g_weight, g_bias, g_features)
+        ctx.kernels.gate_backward(*kept, *upstream, log_p.new_empty(2, *log_p.shape), g_weight, g_bias, g_features)
         return g_features, g_weight, g_bias, None, None
 
 

@@ -6,10 +6,91 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Not inlined: inlining forgets `restrict`, and the same numbers must go through the same instructions (where gate and prior are equal, their
  * KL is exactly zero). */
 #define ONE_COPY static __attribute__((noinline))
+
+/* -- matrix products: the library that torch uses, if its Fortran interface was found ----------------------------------------------- */
+
+/* Sizes are pointers to 64-bit numbers: a library that reads 32 bits finds the same small number there (little-endian machines). */
+typedef void (*Gemm)(
+    const char *, const char *, const int64_t *, const int64_t *, const int64_t *, const float *, const float *, const int64_t *, const float *,
+    const int64_t *, const float *, float *, const int64_t *);
+
+static Gemm gemm;
+
+void use_gemm(void *found) { gemm = (Gemm) found; }
+
+/* c[rows, columns] = a b + beta c, all stored row by row; `a` is [rows, n], or [n, rows] if turn_a, b is [n, columns], or [columns, n] if turn_b */
+void product(
+    ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t n, const float *a, int turn_a, const float *b, int turn_b, float beta, float *c)
+{
+    if (gemm) {  /* which stores column by column: to it, everything is transposed */
+        const int64_t r = rows, q = columns, k = n, lda = turn_a ? rows : n, ldb = turn_b ? n : columns;
+        const float one = 1.0f;
+        if (rows && columns) gemm(turn_b ? "T" : "N", turn_a ? "T" : "N", &q, &r, &k, &one, b, &ldb, a, &lda, &beta, c, &q);
+        return;
+    }
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        float *restrict to = c + i * columns;
+        for (ptrdiff_t j = 0; j < columns; j++) to[j] = beta == 0.0f ? 0.0f : beta * to[j];
+        for (ptrdiff_t k = 0; k < n; k++) {
+            const float scale = a[turn_a ? k * rows + i : i * n + k];
+            if (turn_b)
+                for (ptrdiff_t j = 0; j < columns; j++) to[j] += scale * b[j * n + k];
+            else
+                for (ptrdiff_t j = 0; j < columns; j++) to[j] += scale * b[k * columns + j];
+        }
+    }
+}
+
+/* -- exponentials that the compiler can put between other instructions: half the time of a vector library's call --------------- */
+
+#ifdef __FMA__
+/* exp(x) - 1 = 2^n (e^r - 1) + (2^n - 1) with |r| <= log(2) / 2, after Cephes; exactly zero at zero. Beyond +-87 it stays what it is there. */
+static inline float exp_minus_one(float x)
+{
+    x = x > 87.0f ? 87.0f : x < -87.0f ? -87.0f : x;
+    const float n = rintf(x * 1.44269504f);
+    const float r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, x));  /* fmaf: -ffast-math must not add the two constants up */
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f; p = p * r + 8.3334519073e-3f; p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f; p = p * r + 5.0000001201e-1f;
+    union { uint32_t u; float f; } power = { .u = (uint32_t)((int32_t) n + 127) << 23 };
+    return fmaf(power.f, fmaf(p * r, r, r), power.f - 1.0f);
+}
+
+static inline float exponential(float x)
+{
+    x = x > 87.0f ? 87.0f : x < -87.0f ? -87.0f : x;
+    const float n = rintf(x * 1.44269504f);
+    const float r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, x));
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f; p = p * r + 8.3334519073e-3f; p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f; p = p * r + 5.0000001201e-1f;
+    union { uint32_t u; float f; } power = { .u = (uint32_t)((int32_t) n + 127) << 23 };
+    return power.f * (fmaf(p * r, r, r) + 1.0f);
+}
+/* log(x) of a positive number, after Cephes: mantissa between sqrt(1/2) and sqrt(2), so that log(1) and what is near it are accurate */
+static inline float logarithm(float x)
+{
+    union { float f; uint32_t u; } v = { .f = x };
+    const uint32_t shifted = v.u - 0x3f3504f3u;  /* sqrt(1/2) */
+    const float e = (float)((int32_t) shifted >> 23);
+    v.u = (shifted & 0x007fffffu) + 0x3f3504f3u;
+    const float m = v.f - 1.0f, z = m * m;
+    float p = 7.0376836292e-2f;
+    p = p * m - 1.1514610310e-1f; p = p * m + 1.1676998740e-1f; p = p * m - 1.2420140846e-1f; p = p * m + 1.4249322787e-1f;
+    p = p * m - 1.6668057665e-1f; p = p * m + 2.0000714765e-1f; p = p * m - 2.4999993993e-1f; p = p * m + 3.3333331174e-1f;
+    return fmaf(e, 0.69314718f, m + fmaf(p * m, z, -0.5f * z));
+}
+#else
+#define exponential expf
+#define exp_minus_one expm1f
+#define logarithm logf
+#endif
 
 /* -- the update of one expert: KL gradient, Adam, and the KL to the prior after the step, in one pass ---------------------- */
 
@@ -21,10 +102,14 @@ typedef struct {
     double kl_weight;  /* d loss / d KL of this expert */
 } Adam;
 
-#define BLOCK 512  /* weights at a time: few streams of memory at once, intermediate values in the first-level cache */
+#define BLOCK 256  /* weights whose KL is summed up in single precision */
+static const float zeros[BLOCK];
 
 /* Weights with a sigma = exp(rho) each. g_noise is d loss / d (sigma * shared) (mode 0, flipout) or d loss / d sigma^2 (mode 1, local
- * reparameterisation). Gradients may be NULL: an expert that saw no example has none. Arrays do not overlap. */
+ * reparameterisation). Gradients may be NULL: an expert that saw no example has none. Arrays do not overlap.
+ *
+ * With s = sigma / prior sigma, the KL after a step of size t has exp(2 (rho - t - prior)) = s^2 exp(-2 t): a few terms of the series for the
+ * small steps that there usually are, the exponential where a step of the block is large. */
 ONE_COPY double variational_expert(
     ptrdiff_t n, const Adam *a, int mode,
     float *restrict mean, const float *restrict g_mean, float *restrict m1, float *restrict v1,
@@ -32,42 +117,38 @@ ONE_COPY double variational_expert(
     float *restrict rho, const float *restrict g_rho, const float *restrict g_noise, const float *restrict shared,
     float *restrict m2, float *restrict v2, const float *restrict prior_log_sigma)
 {
-    const float rate = a->rate, beta1 = a->beta1, beta2 = a->beta2, root = a->root, epsilon = a->epsilon, w = a->kl_weight;
+    const float rate = a->rate, beta2 = a->beta2, root = a->root, epsilon = a->epsilon, w = a->kl_weight;
     const float c1 = 1.0 - a->beta1, c2 = 1.0 - a->beta2;
     double kl = 0.0;
     for (ptrdiff_t start = 0; start < n; start += BLOCK) {
-        const ptrdiff_t stop = n - start < BLOCK ? n : start + BLOCK;
-        float inverse[BLOCK], ratio[BLOCK], sigma[BLOCK], grad[BLOCK], part = 0.0f;
-        for (ptrdiff_t i = start; i < stop; i++) {
-            inverse[i - start] = expf(-2.0f * prior_log_sigma[i]);
-            ratio[i - start] = expf(rho[i] - prior_log_sigma[i]);
-            sigma[i - start] = expf(rho[i]);
-        }
-        if (!g_noise)
-            for (ptrdiff_t i = start; i < stop; i++) grad[i - start] = 0.0f;
-        else if (mode == 0)
-            for (ptrdiff_t i = start; i < stop; i++) grad[i - start] = g_noise[i] * shared[i] * sigma[i - start];
-        else
-            for (ptrdiff_t i = start; i < stop; i++) grad[i - start] = 2.0f * g_noise[i] * sigma[i - start] * sigma[i - start];
-        if (g_rho)
-            for (ptrdiff_t i = start; i < stop; i++) grad[i - start] += g_rho[i];
-        for (ptrdiff_t i = start; i < stop; i++) {
-            const float s = ratio[i - start];
-            const float h = grad[i - start] + w * (s * s - 1.0f);
+        const ptrdiff_t count = n - start < BLOCK ? n - start : BLOCK;
+        const float *restrict gm = g_mean ? g_mean + start : zeros, *restrict gr = g_rho ? g_rho + start : zeros;
+        const float *restrict gn = g_noise ? g_noise + start : zeros, *restrict sh = g_noise && mode == 0 ? shared + start : zeros;
+        float shift = 0.0f, spread = 0.0f, largest = 0.0f;
+        for (ptrdiff_t j = 0; j < count; j++) {
+            const ptrdiff_t i = start + j;
+            const float prior = prior_log_sigma[i], before = rho[i], inverse = exponential(-prior), s = exponential(before - prior);
+            const float sigma = s / inverse, excess = s * s - 1.0f;
+            const float h = gn[j] * (mode ? 2.0f * sigma : sh[j]) * sigma + gr[j] + w * excess;
             const float p = m2[i] + c1 * (h - m2[i]), q = beta2 * v2[i] + c2 * h * h;
-            const float r = rho[i] - rate * p / (sqrtf(q) * root + epsilon), t = expf(r - prior_log_sigma[i]);
+            const float t = rate * p / (sqrtf(q) * root + epsilon), r = before - t, u = -2.0f * t;
             rho[i] = r; m2[i] = p; v2[i] = q;
-            part += 0.5f * (t * t - 1.0f) - (r - prior_log_sigma[i]);
-        }
-        for (ptrdiff_t i = start; i < stop; i++) {
-            const float k = inverse[i - start];
-            const float g = (g_mean ? g_mean[i] : 0.0f) + w * (mean[i] - prior_mean[i]) * k;
+            largest = fabsf(t) > largest ? fabsf(t) : largest;
+            spread += 0.5f * (excess + (excess + 1.0f) * u * (1.0f + u * (0.5f + u * (1.0f / 6 + u * (1.0f / 24))))) - (r - prior);
+            const float k = inverse * inverse, g = gm[j] + w * (mean[i] - prior_mean[i]) * k;
             const float m = m1[i] + c1 * (g - m1[i]), v = beta2 * v1[i] + c2 * g * g;
             const float mu = mean[i] - rate * m / (sqrtf(v) * root + epsilon), d = mu - prior_mean[i];
             mean[i] = mu; m1[i] = m; v1[i] = v;
-            part += 0.5f * d * d * k;
+            shift += 0.5f * d * d * k;
         }
-        kl += part;
+        if (!(largest < 0.02f)) {
+            spread = 0.0f;
+            for (ptrdiff_t i = start; i < start + count; i++) {
+                const float d = rho[i] - prior_log_sigma[i];
+                spread += 0.5f * exp_minus_one(2.0f * d) - d;
+            }
+        }
+        kl += shift + spread;
     }
     return kl;
 }
@@ -79,7 +160,7 @@ ONE_COPY double mean_expert(
     float *restrict mean, const float *restrict g_mean, float *restrict m1, float *restrict v1,
     const float *restrict prior_mean, const float *restrict inverse)
 {
-    const float rate = a->rate, beta1 = a->beta1, beta2 = a->beta2, root = a->root, epsilon = a->epsilon, w = a->kl_weight;
+    const float rate = a->rate, beta2 = a->beta2, root = a->root, epsilon = a->epsilon, w = a->kl_weight;
     const float c1 = 1.0 - a->beta1, c2 = 1.0 - a->beta2;
     double kl = 0.0;
 #define STEP(i, k) do { \
@@ -108,51 +189,157 @@ ONE_COPY double mean_expert(
     return 0.5 * kl;
 }
 
-/* The same for `count` experts of a layer, whose arrays are stacked [M, n]; gradients and steps are given for each of the `count`. */
+/* Where gradients are still to be multiplied out: expert m's is left[starts[m]:starts[m + 1]]^T right[...]. It is made right before it is used,
+ * in memory that is used again for the next expert: it never leaves the cache. */
+typedef struct {
+    int64_t inputs, outputs;
+    const int64_t *starts;
+    const float *left, *right;
+    const float *noise_left, *noise_right;  /* the same for the noise's gradient, or NULL */
+    const float *shared;
+    float *room;  /* 2 inputs * outputs numbers */
+} Products;
+
+/* One expert's gradient, added to `more` (in place) if that is given; NULL for an expert without rows and more */
+static const float *multiplied(const Products *p, int64_t expert, const float *left, const float *right, float *more, float *room)
+{
+    const int64_t a = p->starts[expert], count = p->starts[expert + 1] - a;
+    if (!count) return more;
+    float *to = more ? more : room;
+    product(p->inputs, p->outputs, count, left + a * p->inputs, 1, right + a * p->outputs, 0, more ? 1.0f : 0.0f, to);
+    return to;
+}
+
+/* The same for `count` experts of a layer, whose arrays are stacked [M, n]; gradients and steps are given for each of the `count`. With
+ * `products` the gradients of means (if given: to be added) and noise come from there. */
 void variational_update(
     ptrdiff_t count, const int64_t *experts, ptrdiff_t n, const Adam *steps, int mode,
     float *mean, float *m1, float *v1, const float *prior_mean, float *rho, float *m2, float *v2, const float *prior_log_sigma,
-    const float *const *g_mean, const float *const *g_rho, const float *const *g_noise, const float *const *shared, float *kl)
+    float *const *g_mean, const float *const *g_rho, const float *const *g_noise, const float *const *shared, const Products *products,
+    float *kl)
 {
     for (ptrdiff_t j = 0; j < count; j++) {
-        const ptrdiff_t o = experts[j] * n;
-        kl[experts[j]] = (float) variational_expert(n, steps + j, mode, mean + o, g_mean[j], m1 + o, v1 + o, prior_mean + o, rho + o,
-                                                    g_rho[j], g_noise[j], shared[j], m2 + o, v2 + o, prior_log_sigma + o);
+        const int64_t e = experts[j];
+        const ptrdiff_t o = e * n;
+        const float *of_mean = g_mean[j], *of_noise = g_noise[j], *draw = shared[j];
+        if (products) {
+            of_mean = multiplied(products, e, products->left, products->right, g_mean[j], products->room);
+            of_noise = multiplied(products, e, products->noise_left, products->noise_right, NULL, products->room + n);
+            draw = products->shared;
+        }
+        kl[e] = (float) variational_expert(n, steps + j, mode, mean + o, of_mean, m1 + o, v1 + o, prior_mean + o, rho + o,
+                                           g_rho[j], of_noise, draw, m2 + o, v2 + o, prior_log_sigma + o);
     }
 }
 
 void mean_update(
     ptrdiff_t count, const int64_t *experts, ptrdiff_t outer, ptrdiff_t units, ptrdiff_t inner, const Adam *steps,
-    float *mean, float *m1, float *v1, const float *prior_mean, const float *inverse, const float *const *g_mean, float *kl)
+    float *mean, float *m1, float *v1, const float *prior_mean, const float *inverse, float *const *g_mean, const Products *products, float *kl)
 {
     const ptrdiff_t n = outer * units * inner;
     for (ptrdiff_t j = 0; j < count; j++) {
-        const ptrdiff_t o = experts[j] * n;
-        kl[experts[j]] = (float) mean_expert(outer, units, inner, steps + j, mean + o, g_mean[j], m1 + o, v1 + o, prior_mean + o,
-                                             inverse + experts[j] * units);
+        const int64_t e = experts[j];
+        const ptrdiff_t o = e * n;
+        const float *of_mean = g_mean[j];
+        if (products) of_mean = multiplied(products, e, products->left, products->right, g_mean[j], products->room);
+        kl[e] = (float) mean_expert(outer, units, inner, steps + j, mean + o, of_mean, m1 + o, v1 + o, prior_mean + o, inverse + e * units);
+    }
+}
+
+/* -- diversity: how far experts are from each other, and the push that parts them -------------------------------------------------- */
+
+#define COLUMNS 1024  /* numbers of every expert that are looked at together; distances depend on it in their last digits */
+
+/* Numbers from:from + count of row j of values [M, n], or their exponentials, which are put into `room` */
+static const float *columns_of(const float *values, ptrdiff_t n, ptrdiff_t j, ptrdiff_t from, ptrdiff_t count, int exponentials, float *restrict room)
+{
+    const float *restrict row = values + j * n + from;
+    if (!exponentials) return row;
+    for (ptrdiff_t k = 0; k < count; k++) room[k] = exponential(row[k]);
+    return room;
+}
+
+/* Squared distances between row i and every other, for the `some` rows i that are named in `which`, are added to out[M, M] (times `weight`).
+ * values is [M, n]; room holds (some + 1) * COLUMNS numbers. The distance of two rows does not depend on which others are named. */
+void pair_distances(
+    ptrdiff_t M, ptrdiff_t n, const float *values, int exponentials, double weight, ptrdiff_t some, const int64_t *which, float *room, double *out)
+{
+    ptrdiff_t place[M];  /* of a row among the named ones: a pair is looked at once */
+    const float *named[some];
+    for (ptrdiff_t j = 0; j < M; j++) place[j] = some;
+    for (ptrdiff_t w = 0; w < some; w++) place[which[w]] = w;
+    for (ptrdiff_t from = 0; from < n; from += COLUMNS) {
+        const ptrdiff_t count = n - from < COLUMNS ? n - from : COLUMNS;
+        for (ptrdiff_t w = 0; w < some; w++) named[w] = columns_of(values, n, which[w], from, count, exponentials, room + (w + 1) * COLUMNS);
+        for (ptrdiff_t j = 0; j < M; j++) {
+            const float *restrict b = place[j] < some ? named[place[j]] : columns_of(values, n, j, from, count, exponentials, room);
+            for (ptrdiff_t w = 0; w < place[j]; w++) {
+                const float *restrict a = named[w];
+                float sum = 0.0f;
+                for (ptrdiff_t k = 0; k < count; k++) { const float d = a[k] - b[k]; sum += d * d; }
+                out[which[w] * M + j] += weight * sum; out[j * M + which[w]] += weight * sum;
+            }
+        }
+    }
+}
+
+/* out[w] = sum_j push[which[w], j] (values[j] - values[0]) for `some` rows of values [M, n]; with exponentials of theirs, times its own: the
+ * gradient of the logarithm. The rows of `push` sum to zero: the common shift is only taken out because single precision would see it.
+ * room holds 2 * COLUMNS numbers. */
+void repel(
+    ptrdiff_t M, ptrdiff_t n, const float *push, const float *values, int exponentials, ptrdiff_t some, const int64_t *which, float *room, float *out)
+{
+    const ptrdiff_t columns = some > 4 ? 256 : COLUMNS;  /* all sums in the first-level cache */
+    for (ptrdiff_t from = 0; from < n; from += columns) {
+        const ptrdiff_t count = n - from < columns ? n - from : columns;
+        const float *restrict first = columns_of(values, n, 0, from, count, exponentials, room);
+        for (ptrdiff_t w = 0; w < some; w++) memset(out + w * n + from, 0, count * sizeof(float));
+        for (ptrdiff_t j = 1; j < M; j++) {
+            const float *restrict row = columns_of(values, n, j, from, count, exponentials, room + COLUMNS);
+            for (ptrdiff_t w = 0; w < some; w++) {
+                const float by = push[which[w] * M + j];
+                float *restrict to = out + w * n + from;
+                for (ptrdiff_t k = 0; k < count; k++) to[k] += by * (row[k] - first[k]);
+            }
+        }
+        if (exponentials)
+            for (ptrdiff_t w = 0; w < some; w++) {
+                const float *restrict own = columns_of(values, n, which[w], from, count, 1, room + COLUMNS);
+                float *restrict to = out + w * n + from;
+                for (ptrdiff_t k = 0; k < count; k++) to[k] *= own[k];
+            }
     }
 }
 
 /* -- the gate: probabilities, choice, sorted order and statistics of a batch in one pass -------------------------------------- */
 
-/* out[rows, M] = x[rows, n] w[M, n]^T + bias; matrix products of a few columns are slow in the libraries made for large ones */
-ONE_COPY void narrow_product(ptrdiff_t rows, ptrdiff_t n, ptrdiff_t M, const float *x, const float *w, const float *bias, float *out)
+/* Logits of the gate and of its prior, [rows, M] each: x w^T + bias. Matrix products of a few columns are slow in the libraries made for large
+ * ones: here the columns of two experts share every number of x that is read, and an expert's two go through the same instructions. */
+ONE_COPY void two_gates(
+    ptrdiff_t rows, ptrdiff_t n, ptrdiff_t M, const float *x, const float *w, const float *bias, const float *prior_w, const float *prior_bias,
+    float *out, float *prior_out)
 {
+    if (gemm && M > 12) {
+        for (ptrdiff_t i = 0; i < rows * M; i++) { out[i] = bias[i % M]; prior_out[i] = prior_bias[i % M]; }
+        product(rows, M, n, x, 0, w, 1, 1.0f, out);
+        product(rows, M, n, x, 0, prior_w, 1, 1.0f, prior_out);
+        return;
+    }
     for (ptrdiff_t i = 0; i < rows; i++) {
         const float *restrict row = x + i * n;
         ptrdiff_t m = 0;
-        for (; m + 4 <= M; m += 4) {
-            const float *restrict p = w + m * n, *restrict q = p + n, *restrict r = q + n, *restrict s = r + n;
+        for (; m + 2 <= M; m += 2) {
+            const float *restrict p = w + m * n, *restrict q = p + n, *restrict r = prior_w + m * n, *restrict s = r + n;
             float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
             for (ptrdiff_t k = 0; k < n; k++) { a += row[k] * p[k]; b += row[k] * q[k]; c += row[k] * r[k]; d += row[k] * s[k]; }
             out[i * M + m] = a + bias[m]; out[i * M + m + 1] = b + bias[m + 1];
-            out[i * M + m + 2] = c + bias[m + 2]; out[i * M + m + 3] = d + bias[m + 3];
+            prior_out[i * M + m] = c + prior_bias[m]; prior_out[i * M + m + 1] = d + prior_bias[m + 1];
         }
-        for (; m < M; m++) {
-            const float *restrict p = w + m * n;
-            float a = 0.0f;
-            for (ptrdiff_t k = 0; k < n; k++) a += row[k] * p[k];
-            out[i * M + m] = a + bias[m];
+        if (m < M) {
+            const float *restrict p = w + m * n, *restrict r = prior_w + m * n;
+            float a = 0.0f, c = 0.0f;
+            for (ptrdiff_t k = 0; k < n; k++) { a += row[k] * p[k]; c += row[k] * r[k]; }
+            out[i * M + m] = a + bias[m]; prior_out[i * M + m] = c + prior_bias[m];
         }
     }
 }
@@ -179,8 +366,7 @@ void gate_forward(
 {
     double kl = 0.0, conditional = 0.0, marginal = 0.0;
     double mass[M];
-    narrow_product(rows, n, M, x, w, bias, log_p);
-    narrow_product(rows, n, M, x, prior_w, prior_bias, ratio);
+    two_gates(rows, n, M, x, w, bias, prior_w, prior_bias, log_p, ratio);
     log_softmax(rows, M, log_p);
     log_softmax(rows, M, ratio);
     for (ptrdiff_t m = 0; m < M; m++) { mass[m] = 0.0; counts[m] = 0; }
@@ -211,25 +397,24 @@ void gate_forward(
     statistics[0] = (float)(kl / rows); statistics[1] = (float)(conditional / rows); statistics[2] = (float) marginal;
 }
 
-/* Gradients of the gate's weights and bias, and of x if g_x is not NULL, from those of weights, usage and statistics. */
+/* Gradients of the gate's weights and bias, and of x if g_x is not NULL (which they are added to), from those of weights, usage and
+ * statistics. `room` holds 2 rows * M numbers: the gradients of the gate's logits and of its prior's. */
 void gate_backward(
     ptrdiff_t rows, ptrdiff_t n, ptrdiff_t M, const float *x, const float *w, const float *prior_w,
     const float *restrict log_p, const float *restrict ratio, const int64_t *restrict slot_of,
     const int64_t *restrict choice, const float *restrict usage, const float *restrict g_weights, const float *restrict g_usage,
-    const float *restrict g_statistics, float *g_w, float *restrict g_bias, float *g_x)
+    const float *restrict g_statistics, float *restrict room, float *g_w, float *restrict g_bias, float *g_x)
 {
     const float scale = 1.0f / rows;
     const float g_kl = g_statistics[0] * scale, g_conditional = g_statistics[1] * scale;
-    float g_mass[M], ga[M], gb[M];
+    float g_mass[M], *restrict of_gate = room, *restrict of_prior = room + rows * M;
     for (ptrdiff_t m = 0; m < M; m++) {
         g_mass[m] = scale * (g_usage[m] - (usage[m] > 0.0f ? g_statistics[2] * (logf(usage[m]) + 1.0f) : 0.0f));
         g_bias[m] = 0.0f;
     }
-    for (ptrdiff_t k = 0; k < M * n; k++) g_w[k] = 0.0f;
     for (ptrdiff_t i = 0; i < rows; i++) {
         const float *l = log_p + i * M, *r = ratio + i * M;
-        const float *restrict row = x + i * n;
-        float mean = 0.0f;
+        float *ga = of_gate + i * M, *gb = of_prior + i * M, mean = 0.0f;
         for (ptrdiff_t m = 0; m < M; m++) {
             const float p = expf(l[m]);
             /* d / dp of everything but the chosen weight; a softmax subtracts its mean */
@@ -243,21 +428,16 @@ void gate_backward(
             gb[m] = g_kl * (expf(l[m] - r[m]) - p);
         }
         ga[choice[i]] += chosen;
-        for (ptrdiff_t m = 0; m < M; m++) {
-            float *restrict to = g_w + m * n;
-            const float g = ga[m];
-            g_bias[m] += g;
-            for (ptrdiff_t k = 0; k < n; k++) to[k] += g * row[k];
+        for (ptrdiff_t m = 0; m < M; m++) {  /* a sure gate's gradients are denormal, with which a processor calculates a hundred times slower */
+            ga[m] = fabsf(ga[m]) < 1e-30f ? 0.0f : ga[m];
+            gb[m] = fabsf(gb[m]) < 1e-30f ? 0.0f : gb[m];
+            g_bias[m] += ga[m];
         }
-        if (g_x) {
-            float *restrict to = g_x + i * n;
-            for (ptrdiff_t k = 0; k < n; k++) to[k] = 0.0f;
-            for (ptrdiff_t m = 0; m < M; m++) {
-                const float *restrict p = w + m * n, *restrict q = prior_w + m * n;
-                const float g = ga[m], h = gb[m];
-                for (ptrdiff_t k = 0; k < n; k++) to[k] += g * p[k] + h * q[k];
-            }
-        }
+    }
+    product(M, n, rows, of_gate, 1, x, 0, 0.0f, g_w);
+    if (g_x) {
+        product(rows, n, M, of_gate, 0, w, 0, 1.0f, g_x);
+        product(rows, n, M, of_prior, 0, prior_w, 0, 1.0f, g_x);
     }
 }
 
@@ -325,7 +505,7 @@ void pool_backward(ptrdiff_t rows, ptrdiff_t channels, ptrdiff_t places, const f
 /* noise = exp(rho) * shared: an expert's share of a standard normal draw */
 void scale_noise(ptrdiff_t n, const float *restrict rho, const float *restrict shared, float *restrict noise)
 {
-    for (ptrdiff_t i = 0; i < n; i++) noise[i] = expf(rho[i]) * shared[i];
+    for (ptrdiff_t i = 0; i < n; i++) noise[i] = exponential(rho[i]) * shared[i];
 }
 
 /* -- random numbers: xoshiro128++ (Blackman & Vigna, 2019) in many lanes, each started by splitmix64 -------------------------- */
@@ -364,37 +544,44 @@ static inline void next_bits(Lanes *lanes, uint32_t *restrict bits)
     }
 }
 
-/* A standard normal by inversion, sqrt(2) erfinv(x), erfinv in single precision after Giles (2010). 23 random bits, so that x stays
- * within (-1, 1): the largest normal is 5.2. */
-static inline float normal(uint32_t bits)
+/* Standard normals by inversion, sqrt(2) erfinv(x), erfinv in single precision after Giles (2010). 23 random bits, so that x stays within
+ * (-1, 1): the largest normal is 5.2. One in 300 lies in the tails, which have a polynomial of their own: it is only evaluated for lanes
+ * with such a number among them. */
+static inline void next_lanes(Lanes *lanes, float *restrict out)
 {
-    const float x = ((float)(int32_t)(bits >> 9) + 0.5f) * 0x1p-22f - 1.0f;
-    const float w = -logf((1.0f - x) * (1.0f + x)), s = w - 2.5f, t = sqrtf(w) - 3.0f;
-    float p = 2.81022636e-08f, q = -0.000200214257f;
-    p = p * s + 3.43273939e-07f;  q = q * t + 0.000100950558f;
-    p = p * s - 3.5233877e-06f;   q = q * t + 0.00134934322f;
-    p = p * s - 4.39150654e-06f;  q = q * t - 0.00367342844f;
-    p = p * s + 0.00021858087f;   q = q * t + 0.00573950773f;
-    p = p * s - 0.00125372503f;   q = q * t - 0.0076224613f;
-    p = p * s - 0.00417768164f;   q = q * t + 0.00943887047f;
-    p = p * s + 0.246640727f;     q = q * t + 1.00167406f;
-    p = p * s + 1.50140941f;      q = q * t + 2.83297682f;
-    return 1.41421356f * x * (w < 5.0f ? p : q);
+    uint32_t bits[LANES];
+    float xs[LANES], ws[LANES], largest = 0.0f;
+    next_bits(lanes, bits);
+    for (int i = 0; i < LANES; i++) {
+        const float x = ((float)(int32_t)(bits[i] >> 9) + 0.5f) * 0x1p-22f - 1.0f;
+        const float w = -logarithm((1.0f - x) * (1.0f + x)), s = w - 2.5f;
+        float p = 2.81022636e-08f;
+        p = p * s + 3.43273939e-07f; p = p * s - 3.5233877e-06f; p = p * s - 4.39150654e-06f; p = p * s + 0.00021858087f;
+        p = p * s - 0.00125372503f; p = p * s - 0.00417768164f; p = p * s + 0.246640727f; p = p * s + 1.50140941f;
+        xs[i] = x; ws[i] = w;
+        largest = w > largest ? w : largest;
+        out[i] = 1.41421356f * x * p;
+    }
+    if (largest < 5.0f) return;
+    for (int i = 0; i < LANES; i++) {
+        const float t = sqrtf(ws[i]) - 3.0f;
+        float q = -0.000200214257f;
+        q = q * t + 0.000100950558f; q = q * t + 0.00134934322f; q = q * t - 0.00367342844f; q = q * t + 0.00573950773f;
+        q = q * t - 0.0076224613f; q = q * t + 0.00943887047f; q = q * t + 1.00167406f; q = q * t + 2.83297682f;
+        out[i] = ws[i] < 5.0f ? out[i] : 1.41421356f * xs[i] * q;
+    }
 }
 
 void standard_normals(ptrdiff_t n, uint64_t seed, float *restrict out)
 {
     Lanes lanes;
-    uint32_t bits[LANES];
     ptrdiff_t start = 0;
     seed_lanes(&lanes, seed);
-    for (; start + LANES <= n; start += LANES) {
-        next_bits(&lanes, bits);
-        for (int i = 0; i < LANES; i++) out[start + i] = normal(bits[i]);
-    }
+    for (; start + LANES <= n; start += LANES) next_lanes(&lanes, out + start);
     if (start < n) {
-        next_bits(&lanes, bits);
-        for (int i = 0; i < n - start; i++) out[start + i] = normal(bits[i]);
+        float last[LANES];
+        next_lanes(&lanes, last);
+        for (int i = 0; i < n - start; i++) out[start + i] = last[i];
     }
 }
 
@@ -422,11 +609,7 @@ void random_flip(ptrdiff_t n, uint64_t seed, int add, const float *restrict x, f
 /* Normals for one example after another, the same ones for the same seed; room for n rounded up to LANES */
 static void next_normals(Lanes *lanes, ptrdiff_t n, float *restrict out)
 {
-    uint32_t bits[LANES];
-    for (ptrdiff_t start = 0; start < n; start += LANES) {
-        next_bits(lanes, bits);
-        for (int i = 0; i < LANES; i++) out[start + i] = normal(bits[i]);
-    }
+    for (ptrdiff_t start = 0; start < n; start += LANES) next_lanes(lanes, out + start);
 }
 
 /* Local reparameterisation with a sigma per channel: y[i, c, p] += sigma[expert[i], c] norm[i, p] z[i, c, p], z standard normal from `seed`.
@@ -469,6 +652,356 @@ void local_noise_backward(
                 dot += k[p] * t;
             }
             g_sigma[unit] += dot;
+        }
+    }
+}
+
+/* -- a dense layer in one call each way: gate, sorting, the experts' products, noise, mixing ---------------------------------------- */
+
+typedef struct {
+    int64_t rows, inputs, outputs, experts;
+    int64_t moved;  /* out: whether the rows were sorted; else one expert has them all, and they are where they were */
+    int64_t flipout;  /* 1: flipout with a sigma per weight; 0: local reparameterisation with a sigma per unit */
+    uint64_t seed, seed_in, seed_out;
+    const float *x, *mean, *bias, *rho;  /* [rows, inputs], [M, inputs, outputs], [M, outputs] or NULL */
+    const float *gate_weight, *gate_bias, *prior_weight, *prior_bias;  /* NULL without a gate */
+    /* forward: written */
+    float *log_p, *ratio, *weights, *usage, *statistics, *out;
+    int64_t *rows_of, *slot_of, *counts, *choice, *starts;
+    float *sorted;  /* rows of x in slot order; not used unless moved */
+    float *answers;  /* [rows, outputs] in slot order; the same as out without a gate */
+    float *norm, *noise, *sigma;  /* local: |x| [rows], |x| z [rows, outputs], exp(rho) [M, outputs] */
+    float *flipped, *shared, *scaled;  /* flipout: x with signs, the draw [inputs, outputs], sigma times it [M or 1, inputs, outputs] */
+    int64_t keep_scaled;  /* whether `scaled` has room for all experts, for the input's gradient */
+    float *room;  /* max(rows * max(inputs, outputs), 2 rows * M) numbers */
+    /* backward */
+    const float *g_out, *g_usage, *g_statistics;
+    float *g_answers;  /* [rows, outputs] in slot order */
+    float *turned;  /* flipout: that with signs */
+    float *g_weights, *g_bias, *g_rho, *g_gate_weight, *g_gate_bias;
+    float *g_x;  /* or NULL */
+    float *g_sorted;  /* room for g_x in slot order */
+} Dense;
+
+#define EACH(d, m, a, count) \
+    for (int64_t m = 0, a, count; m < d->experts && (a = d->starts[m], count = d->starts[m + 1] - a, 1); m++) if (count)
+
+void dense_forward(Dense *d)
+{
+    const int64_t rows = d->rows, n = d->inputs, units = d->outputs, M = d->experts;
+    d->moved = 0;
+    d->starts[0] = 0;
+    d->starts[1] = rows;
+    if (d->gate_weight) {
+        gate_forward(rows, n, M, d->x, d->gate_weight, d->gate_bias, d->prior_weight, d->prior_bias, d->log_p, d->ratio, d->rows_of,
+                     d->slot_of, d->counts, d->choice, d->weights, d->usage, d->statistics);
+        for (int64_t m = 0; m < M; m++) {
+            d->starts[m + 1] = d->starts[m] + d->counts[m];
+            d->moved |= d->counts[m] && d->counts[m] != rows;
+        }
+    }
+    const float *x = d->x;
+    if (d->moved) {
+        for (int64_t s = 0; s < rows; s++) memcpy(d->sorted + s * n, d->x + d->rows_of[s] * n, n * sizeof(float));
+        x = d->sorted;
+    }
+    if (d->flipout) {
+        standard_normals(n * units, d->seed, d->shared);
+        random_flip(rows * n, d->seed_in, 0, x, d->flipped);
+        EACH(d, m, a, count) {
+            float *scaled = d->scaled + (d->keep_scaled ? m * n * units : 0);
+            scale_noise(n * units, d->rho + m * n * units, d->shared, scaled);
+            product(count, units, n, d->flipped + a * n, 0, scaled, 0, 0.0f, d->room + a * units);
+        }
+        EACH(d, m, a, count)
+            for (int64_t s = a; s < a + count; s++)
+                for (int64_t k = 0; k < units; k++) d->answers[s * units + k] = d->bias ? d->bias[m * units + k] : 0.0f;
+        random_flip(rows * units, d->seed_out, 1, d->room, d->answers);
+    } else {
+        standard_normals(rows * units, d->seed, d->noise);
+        EACH(d, m, a, count) {
+            float *restrict sigma = d->sigma + m * units;
+            for (int64_t k = 0; k < units; k++) sigma[k] = exponential(d->rho[m * units + k]);
+            for (int64_t s = a; s < a + count; s++) {
+                const float *restrict row = x + s * n;
+                float *restrict z = d->noise + s * units, *restrict y = d->answers + s * units, square = 0.0f;
+                for (int64_t k = 0; k < n; k++) square += row[k] * row[k];
+                const float norm = d->norm[s] = sqrtf(square);
+                if (d->bias)
+                    for (int64_t k = 0; k < units; k++) { z[k] *= norm; y[k] = sigma[k] * z[k] + d->bias[m * units + k]; }
+                else
+                    for (int64_t k = 0; k < units; k++) { z[k] *= norm; y[k] = sigma[k] * z[k]; }
+            }
+        }
+    }
+    EACH(d, m, a, count) product(count, units, n, x + a * n, 0, d->mean + m * n * units, 0, 1.0f, d->answers + a * units);
+    if (d->gate_weight) mix_forward(rows, units, d->answers, d->weights, d->moved ? d->slot_of : NULL, d->out);
+}
+
+void dense_backward(Dense *d)
+{
+    const int64_t rows = d->rows, n = d->inputs, units = d->outputs, M = d->experts;
+    const float *x = d->moved ? d->sorted : d->x;
+    if (d->gate_weight)
+        mix_backward(rows, units, d->g_out, d->answers, d->weights, d->moved ? d->rows_of : NULL, d->g_answers, d->g_weights);
+    if (d->g_bias) memset(d->g_bias, 0, M * units * sizeof(float));
+    if (!d->flipout) memset(d->g_rho, 0, M * units * sizeof(float));
+    EACH(d, m, a, count) {
+        const float *restrict sigma = d->sigma + m * units;
+        float *restrict of_bias = d->g_bias + m * units, *restrict of_rho = d->g_rho + m * units;
+        for (int64_t s = a; s < a + count; s++) {
+            const float *restrict g = d->g_answers + s * units, *restrict z = d->noise + s * units;
+            if (d->g_bias)
+                for (int64_t k = 0; k < units; k++) of_bias[k] += g[k];
+            if (!d->flipout) {
+                float along = 0.0f;
+                for (int64_t k = 0; k < units; k++) {
+                    const float t = g[k] * z[k] * sigma[k];
+                    of_rho[k] += t;
+                    along += t;
+                }
+                /* d(|x| sigma z) / dx = x / |x| * sigma z, and noise holds |x| z; an all-zero input has no noise to follow */
+                const float square = d->norm[s] * d->norm[s];
+                d->room[s] = along / (square > 1e-20f ? square : 1e-20f);
+            }
+        }
+    }
+    if (d->flipout) random_flip(rows * units, d->seed_out, 0, d->g_answers, d->turned);
+    if (d->g_x) {
+        float *to = d->moved ? d->g_sorted : d->g_x;
+        EACH(d, m, a, count)
+            product(count, n, units, d->g_answers + a * units, 0, d->mean + m * n * units, 1, 0.0f, to + a * n);
+        if (d->flipout) {
+            EACH(d, m, a, count)
+                product(count, n, units, d->turned + a * units, 0, d->scaled + m * n * units, 1, 0.0f, d->room + a * n);
+            random_flip(rows * n, d->seed_in, 1, d->room, to);
+        } else {
+            for (int64_t s = 0; s < rows; s++) {
+                const float along = d->room[s], *restrict from = x + s * n;
+                float *restrict row = to + s * n;
+                for (int64_t k = 0; k < n; k++) row[k] += along * from[k];
+            }
+        }
+        if (d->moved)
+            for (int64_t s = 0; s < rows; s++) memcpy(d->g_x + d->rows_of[s] * n, to + s * n, n * sizeof(float));
+    }
+    if (d->gate_weight)
+        gate_backward(rows, n, M, d->x, d->gate_weight, d->prior_weight, d->log_p, d->ratio, d->slot_of, d->choice, d->usage, d->g_weights,
+                      d->g_usage, d->g_statistics, d->room, d->g_gate_weight, d->g_gate_bias, d->g_x);
+}
+
+/* -- a convolutional layer in one call each way: patches, the experts' products, noise, mixing ----------------------------------------
+ *
+ * Examples are taken in chunks, small enough for the cache, that belong to one expert each. A chunk is transposed, so that its examples are
+ * side by side: whatever is done at one place is then done to a row of memory. Its patches make a matrix [channels * kernel, places * examples];
+ * the rest is products and passes along rows. Kept for the backward pass are answers and noise, chunk by chunk as [units, places * examples];
+ * the patches are made again. */
+
+typedef struct {
+    int64_t rows, channels, height, width, units, out_height, out_width, experts;
+    int64_t kernel_height, kernel_width, stride_height, stride_width, padding_height, padding_width, dilation_height, dilation_width;
+    int64_t flipout;  /* 1: flipout with a sigma per weight; 0: local reparameterisation with a sigma per unit */
+    int64_t chunk;  /* examples at a time, at most */
+    uint64_t seed, seed_in, seed_out;
+    const float *x, *mean, *bias, *rho;  /* [rows, channels, height, width], [M, units, channels, kernel], [M, units] or NULL */
+    const float *weights;  /* of the answers, in slot order, or NULL: 1 */
+    const int64_t *rows_of;  /* slot to row, or NULL: they are the same */
+    const int64_t *starts;  /* first slot of every expert, and the end */
+    float *out;  /* [rows, units, places] */
+    float *answers, *noise;  /* rows * units * places each; noise for local only */
+    float *norm, *sigma;  /* local: |patch| [rows * places], exp(rho) [M, units] */
+    float *shared, *scaled, *signs_in, *signs_out;  /* flipout: draw [n], sigma times it [M, n], signs, rows * channels and rows * units */
+    float *images;  /* chunk * channels * height * width numbers */
+    float *patches, *more;  /* chunk * channels * kernel * places numbers each */
+    float *room;  /* chunk * units * places + chunk * places numbers */
+    /* backward */
+    const float *g_out;
+    float *g_answers, *g_weights, *g_mean, *g_noise, *g_bias, *g_rho;  /* room for a chunk; [rows]; like mean, like mean, [M, units] twice */
+    float *g_x;  /* or NULL */
+} Conv;
+
+/* Fair signs +-1 */
+static void random_signs(int64_t n, uint64_t seed, float *out)
+{
+    static const float one[1024] = { [0 ... 1023] = 1.0f };
+    for (int64_t i = 0; i < n; i += 1024) random_flip(n - i < 1024 ? n - i : 1024, splitmix(&seed), 0, one, out + i);
+}
+
+/* Examples of `size` numbers, wherever their rows are, to columns: to[j, i] = from[row of i, j] */
+ONE_COPY void to_columns(int64_t count, int64_t size, const float *from, const int64_t *rows, int64_t first, float *to)
+{
+    for (int64_t start = 0; start < size; start += 16) {
+        const int64_t stop = size - start < 16 ? size : start + 16;
+        for (int64_t i = 0; i < count; i++) {
+            const float *restrict row = from + (rows ? rows[first + i] : first + i) * size;
+            for (int64_t j = start; j < stop; j++) to[j * count + i] = row[j];
+        }
+    }
+}
+
+/* and back: to[row of i, j] = from[j, i] scale[i] (1 without scale) */
+ONE_COPY void to_rows(int64_t count, int64_t size, const float *from, const float *scale, const int64_t *rows, int64_t first, float *to)
+{
+    for (int64_t start = 0; start < size; start += 16) {
+        const int64_t stop = size - start < 16 ? size : start + 16;
+        for (int64_t i = 0; i < count; i++) {
+            float *restrict row = to + (rows ? rows[first + i] : first + i) * size;
+            const float by = scale ? scale[i] : 1.0f;
+            for (int64_t j = start; j < stop; j++) row[j] = by * from[j * count + i];
+        }
+    }
+}
+
+/* All patches of transposed images, or, if `back`, the patches added to where they came from */
+ONE_COPY void move_patches(const Conv *d, int64_t count, int back, float *images, float *patches)
+{
+    float *restrict to = patches;
+    for (int64_t c = 0; c < d->channels; c++)
+        for (int64_t kh = 0; kh < d->kernel_height; kh++)
+            for (int64_t kw = 0; kw < d->kernel_width; kw++)
+                for (int64_t oh = 0; oh < d->out_height; oh++)
+                    for (int64_t ow = 0; ow < d->out_width; ow++, to += count) {
+                        const int64_t ih = oh * d->stride_height + kh * d->dilation_height - d->padding_height;
+                        const int64_t iw = ow * d->stride_width + kw * d->dilation_width - d->padding_width;
+                        const int inside = ih >= 0 && ih < d->height && iw >= 0 && iw < d->width;
+                        float *restrict from = images + ((c * d->height + (inside ? ih : 0)) * d->width + (inside ? iw : 0)) * count;
+                        if (back && inside)
+                            for (int64_t i = 0; i < count; i++) from[i] += to[i];
+                        else if (inside)
+                            for (int64_t i = 0; i < count; i++) to[i] = from[i];
+                        else if (!back)
+                            for (int64_t i = 0; i < count; i++) to[i] = 0.0f;
+                    }
+}
+
+/* out[k, p, i] = x[k, p, i] signs[k / share, i], or, if `add`, that is added */
+ONE_COPY void flip_columns(
+    int64_t rows, int64_t places, int64_t count, int add, const float *x, const float *signs, int64_t share, float *out)
+{
+    for (int64_t k = 0; k < rows * places; k++) {
+        const float *restrict from = x + k * count, *restrict sign = signs + k / places / share * count;
+        float *restrict to = out + k * count;
+        if (add) for (int64_t i = 0; i < count; i++) to[i] += sign[i] * from[i];
+        else for (int64_t i = 0; i < count; i++) to[i] = sign[i] * from[i];
+    }
+}
+
+#define CHUNKS(d, m, a, count) \
+    for (int64_t m = 0; m < d->experts; m++) \
+        for (int64_t a = d->starts[m], count; a < d->starts[m + 1] \
+             && (count = d->starts[m + 1] - a < d->chunk ? d->starts[m + 1] - a : d->chunk, 1); a += count)
+
+void conv_forward(Conv *d)
+{
+    const int64_t places = d->out_height * d->out_width, size = d->channels * d->height * d->width, units = d->units;
+    const int64_t share = d->kernel_height * d->kernel_width, inputs = d->channels * share;
+    if (d->flipout) {
+        standard_normals(units * inputs, d->seed, d->shared);
+        random_signs(d->rows * d->channels, d->seed_in, d->signs_in);
+        random_signs(d->rows * units, d->seed_out, d->signs_out);
+        for (int64_t m = 0; m < d->experts; m++)
+            if (d->starts[m] < d->starts[m + 1]) scale_noise(units * inputs, d->rho + m * units * inputs, d->shared, d->scaled + m * units * inputs);
+    } else {
+        standard_normals(d->rows * units * places, d->seed, d->noise);
+        for (int64_t k = 0; k < d->experts * units; k++) d->sigma[k] = exponential(d->rho[k]);
+    }
+    CHUNKS(d, m, a, count) {
+        const int64_t n = count * places;
+        float *answers = d->answers + a * units * places;
+        to_columns(count, size, d->x, d->rows_of, a, d->images);
+        move_patches(d, count, 0, d->images, d->patches);
+        if (d->flipout) {
+            flip_columns(inputs, places, count, 0, d->patches, d->signs_in + a * d->channels, share, d->more);
+            product(units, n, inputs, d->scaled + m * units * inputs, 0, d->more, 0, 0.0f, d->room);
+            flip_columns(units, places, count, 0, d->room, d->signs_out + a * units, 1, answers);
+        } else {
+            float *restrict norm = d->norm + a * places;
+            for (int64_t i = 0; i < n; i++) norm[i] = 0.0f;
+            for (int64_t k = 0; k < inputs; k++) {
+                const float *restrict row = d->patches + k * n;
+                for (int64_t i = 0; i < n; i++) norm[i] += row[i] * row[i];
+            }
+            for (int64_t i = 0; i < n; i++) norm[i] = sqrtf(norm[i]);
+        }
+        for (int64_t u = 0; u < units; u++) {
+            const float bias = d->bias ? d->bias[m * units + u] : 0.0f;
+            float *restrict y = answers + u * n;
+            if (d->flipout)
+                for (int64_t i = 0; i < n; i++) y[i] += bias;
+            else {
+                const float sigma = d->sigma[m * units + u], *restrict norm = d->norm + a * places;
+                float *restrict z = d->noise + a * units * places + u * n;
+                for (int64_t i = 0; i < n; i++) { z[i] *= norm[i]; y[i] = sigma * z[i] + bias; }
+            }
+        }
+        product(units, n, inputs, d->mean + m * units * inputs, 0, d->patches, 0, 1.0f, answers);
+        to_rows(count, units * places, answers, d->weights ? d->weights + a : NULL, d->rows_of, a, d->out);
+    }
+}
+
+void conv_backward(Conv *d)
+{
+    const int64_t places = d->out_height * d->out_width, size = d->channels * d->height * d->width, units = d->units;
+    const int64_t share = d->kernel_height * d->kernel_width, inputs = d->channels * share;
+    if (d->g_bias) memset(d->g_bias, 0, d->experts * units * sizeof(float));
+    if (!d->flipout) memset(d->g_rho, 0, d->experts * units * sizeof(float));
+    CHUNKS(d, m, a, count) {
+        const int64_t n = count * places, o = m * units * inputs;
+        const float beta = a == d->starts[m] ? 0.0f : 1.0f, *answers = d->answers + a * units * places;
+        float *g = d->g_answers, *restrict along = d->room + d->chunk * units * places;
+        to_columns(count, size, d->x, d->rows_of, a, d->images);
+        move_patches(d, count, 0, d->images, d->patches);
+        to_columns(count, units * places, d->g_out, d->rows_of, a, g);
+        if (d->weights) {
+            const float *restrict weights = d->weights + a;
+            float *restrict dots = d->g_weights + a;
+            for (int64_t i = 0; i < count; i++) dots[i] = 0.0f;
+            for (int64_t k = 0; k < units * places; k++) {
+                const float *restrict y = answers + k * count;
+                float *restrict of = g + k * count;
+                for (int64_t i = 0; i < count; i++) { dots[i] += of[i] * y[i]; of[i] *= weights[i]; }
+            }
+        }
+        if (!d->flipout)
+            for (int64_t i = 0; i < n; i++) along[i] = 0.0f;
+        for (int64_t u = 0; u < units; u++) {
+            const float *restrict of = g + u * n;
+            float sum = 0.0f, spread = 0.0f;
+            for (int64_t i = 0; i < n; i++) sum += of[i];
+            if (d->g_bias) d->g_bias[m * units + u] += sum;
+            if (!d->flipout) {
+                const float sigma = d->sigma[m * units + u], *restrict z = d->noise + a * units * places + u * n;
+                for (int64_t i = 0; i < n; i++) { const float t = of[i] * z[i] * sigma; spread += t; along[i] += t; }
+                d->g_rho[m * units + u] += spread;
+            }
+        }
+        product(units, inputs, n, g, 0, d->patches, 1, beta, d->g_mean + o);
+        if (d->g_x && !d->flipout) {
+            const float *restrict norm = d->norm + a * places;
+            for (int64_t i = 0; i < n; i++) {
+                const float square = norm[i] * norm[i];
+                along[i] /= square > 1e-20f ? square : 1e-20f;
+            }
+            for (int64_t k = 0; k < inputs; k++) {  /* what the patches' norms add to their gradient takes the place of the patches */
+                float *restrict row = d->patches + k * n;
+                for (int64_t i = 0; i < n; i++) row[i] *= along[i];
+            }
+            product(inputs, n, units, d->mean + o, 1, g, 0, 1.0f, d->patches);
+        }
+        if (d->flipout) {
+            flip_columns(units, places, count, 0, g, d->signs_out + a * units, 1, d->room);
+            flip_columns(inputs, places, count, 0, d->patches, d->signs_in + a * d->channels, share, d->more);
+            product(units, inputs, n, d->room, 0, d->more, 1, beta, d->g_noise + o);
+            if (d->g_x) {
+                product(inputs, n, units, d->mean + o, 1, g, 0, 0.0f, d->patches);
+                product(inputs, n, units, d->scaled + o, 1, d->room, 0, 0.0f, d->more);
+                flip_columns(inputs, places, count, 1, d->more, d->signs_in + a * d->channels, share, d->patches);
+            }
+        }
+        if (d->g_x) {
+            memset(d->images, 0, count * size * sizeof(float));
+            move_patches(d, count, 1, d->images, d->patches);
+            to_rows(count, size, d->images, NULL, d->rows_of, a, d->g_x);
         }
     }
 }

@@ -8,7 +8,9 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,10 +26,56 @@ _COMPILE = ("-O3", "-march=native", "-ffast-math", "-fPIC", "-c")
 _LINKS = (("-shared", "-lmvec", "-lm"), ("-shared", "-lm"))
 
 
+_COLUMNS = 1024
+"""As in the C source."""
+
+
 class AdamStep(ctypes.Structure):
     """Numbers of one Adam step, as the C source has them."""
 
     _fields_ = tuple((name, ctypes.c_double) for name in ("rate", "beta1", "beta2", "root", "epsilon", "kl_weight"))
+
+
+def _fields(kind: type, names: str) -> list[tuple[str, type]]:
+    return [(name, kind) for name in names.split()]
+
+
+class Products(ctypes.Structure):
+    """Gradients that are still to be multiplied out, as the C source has them."""
+
+    _fields_ = (
+        *_fields(ctypes.c_int64, "inputs outputs"),
+        *_fields(ctypes.c_void_p, "starts left right noise_left noise_right shared room"),
+    )
+
+
+class Dense(ctypes.Structure):
+    """One pass through a dense layer, as the C source has it: sizes, seeds, and the addresses of all arrays."""
+
+    _fields_ = (
+        *_fields(ctypes.c_int64, "rows inputs outputs experts moved flipout"),
+        *_fields(ctypes.c_uint64, "seed seed_in seed_out"),
+        *_fields(ctypes.c_void_p, "x mean bias rho gate_weight gate_bias prior_weight prior_bias"),
+        *_fields(ctypes.c_void_p, "log_p ratio weights usage statistics out rows_of slot_of counts choice starts"),
+        *_fields(ctypes.c_void_p, "sorted answers norm noise sigma flipped shared scaled"),
+        *_fields(ctypes.c_int64, "keep_scaled"),
+        *_fields(ctypes.c_void_p, "room g_out g_usage g_statistics g_answers turned g_weights"),
+        *_fields(ctypes.c_void_p, "g_bias g_rho g_gate_weight g_gate_bias g_x g_sorted"),
+    )
+
+
+class Conv(ctypes.Structure):
+    """One pass through a convolutional layer, as the C source has it."""
+
+    _fields_ = (
+        *_fields(ctypes.c_int64, "rows channels height width units out_height out_width experts"),
+        *_fields(ctypes.c_int64, "kernel_height kernel_width stride_height stride_width"),
+        *_fields(ctypes.c_int64, "padding_height padding_width dilation_height dilation_width flipout chunk"),
+        *_fields(ctypes.c_uint64, "seed seed_in seed_out"),
+        *_fields(ctypes.c_void_p, "x mean bias rho weights rows_of starts out answers noise norm sigma"),
+        *_fields(ctypes.c_void_p, "shared scaled signs_in signs_out images patches more room"),
+        *_fields(ctypes.c_void_p, "g_out g_answers g_weights g_mean g_noise g_bias g_rho g_x"),
+    )
 
 
 class ExpertUpdate(NamedTuple):
@@ -51,10 +99,22 @@ class Kernels:
             found.argtypes, found.restype = arguments, None
             return cast(Callable[..., None], found)
 
-        self._variational_update = function("variational_update", size, pointer, size, pointer, flag, *[pointer] * 13)
-        self._mean_update = function("mean_update", size, pointer, *[size] * 3, pointer, *[pointer] * 7)
+        gemm = _find_gemm()
+        self.has_gemm = gemm is not None
+        """Whether torch's own matrix products can be called from C: without them a large product is better left to torch."""
+        self._use_gemm = function("use_gemm", pointer)
+        self._use_gemm(gemm)
+        self._product = function("product", *[size] * 3, pointer, flag, pointer, flag, ctypes.c_float, pointer)
+        self._dense_forward = function("dense_forward", pointer)
+        self._dense_backward = function("dense_backward", pointer)
+        self._conv_forward = function("conv_forward", pointer)
+        self._conv_backward = function("conv_backward", pointer)
+        self._pair_distances = function("pair_distances", size, size, pointer, flag, ctypes.c_double, size, *[pointer] * 3)
+        self._repel = function("repel", size, size, pointer, pointer, flag, size, *[pointer] * 3)
+        self._variational_update = function("variational_update", size, pointer, size, pointer, flag, *[pointer] * 14)
+        self._mean_update = function("mean_update", size, pointer, *[size] * 3, pointer, *[pointer] * 8)
         self._gate_forward = function("gate_forward", *[size] * 3, *[pointer] * 14)
-        self._gate_backward = function("gate_backward", *[size] * 3, *[pointer] * 14)
+        self._gate_backward = function("gate_backward", *[size] * 3, *[pointer] * 15)
         self._mix_forward = function("mix_forward", size, size, *[pointer] * 4)
         self._mix_backward = function("mix_backward", size, size, *[pointer] * 6)
         self._pool_forward = function("pool_forward", *[size] * 3, *[pointer] * 3)
@@ -65,25 +125,88 @@ class Kernels:
         self._local_noise_backward = function("local_noise_backward", *[size] * 3, seed, *[pointer] * 7)
         self._random_flip = function("random_flip", size, seed, flag, pointer, pointer)
 
+    def product(self, a: Tensor, b: Tensor, turn_a: bool = False, turn_b: bool = False, add_to: Tensor | None = None) -> Tensor:
+        """a b, either of them transposed first if so asked; `add_to` is added to, in place."""
+        rows, n = a.shape[::-1] if turn_a else a.shape
+        columns = len(b) if turn_b else b.shape[1]
+        out = a.new_empty(rows, columns) if add_to is None else add_to
+        scale = 0.0 if add_to is None else 1.0
+        self._product(rows, columns, n, a.data_ptr(), turn_a, b.data_ptr(), turn_b, scale, out.data_ptr())
+        return out
+
+    def pair_distances(self, values: Tensor, exponentials: bool, weight: float, which: Sequence[int], out: Tensor) -> None:
+        """Add squared distances of the rows `which` of `values` [M, ...] (or exponentials) to all rows to `out` [M, M]."""
+        experts, n = len(values), values[0].numel()
+        rows = (ctypes.c_int64 * len(which))(*which)
+        room = values.new_empty((len(which) + 1) * _COLUMNS)
+        more = (len(which), rows, room.data_ptr(), out.data_ptr())
+        self._pair_distances(experts, n, values.data_ptr(), exponentials, weight, *more)
+
+    def repel(self, push: Tensor, values: Tensor, exponentials: bool, which: Sequence[int]) -> Tensor:
+        """The rows `which` of push (values - values[0]); with exponentials of values, times their own: ``[len(which), ...]``.
+
+        In memory that the next call of this kind overwrites.
+        """
+        experts, n = len(values), values[0].numel()
+        rows = (ctypes.c_int64 * len(which))(*which)
+        memory = scratch(len(which) * n, "repel exponentials" if exponentials else "repel")
+        out = memory[: len(which) * n].view(len(which), *values.shape[1:])
+        room = values.new_empty(2 * _COLUMNS)
+        more = (len(which), rows, room.data_ptr(), out.data_ptr())
+        self._repel(experts, n, push.data_ptr(), values.data_ptr(), exponentials, *more)
+        return out
+
+    def dense_forward(self, dense: Dense) -> None:
+        """See kernels.c."""
+        self._dense_forward(ctypes.byref(dense))
+
+    def dense_backward(self, dense: Dense) -> None:
+        """See kernels.c."""
+        self._dense_backward(ctypes.byref(dense))
+
+    def conv_forward(self, conv: Conv) -> None:
+        """See kernels.c."""
+        self._conv_forward(ctypes.byref(conv))
+
+    def conv_backward(self, conv: Conv) -> None:
+        """See kernels.c."""
+        self._conv_backward(ctypes.byref(conv))
+
     def variational_update(
-        self, updates: Sequence[ExpertUpdate], mode: int, stacked: Sequence[Tensor], shared: Sequence[Tensor | None], kl: Tensor
+        self,
+        updates: Sequence[ExpertUpdate],
+        mode: int,
+        stacked: Sequence[Tensor],
+        shared: Sequence[Tensor | None],
+        kl: Tensor,
+        products: Products | None = None,
     ) -> None:
-        """One Adam step of some experts' means and sigmas; their KLs after it go to `kl` [M]."""
+        """One Adam step of some experts' means and sigmas; their KLs after it go to `kl` [M].
+
+        With `products`, gradients of means and noise are multiplied out here; a g_mean is added to (its memory is written to).
+        """
         experts, steps = _experts(updates), _steps(updates)
         gradients = [_pointers([getattr(u, name) for u in updates]) for name in ("g_mean", "g_rho", "g_noise")]
         addresses = [t.data_ptr() for t in stacked]
         size = stacked[0][0].numel()
+        more = None if products is None else ctypes.byref(products)
         self._variational_update(
-            len(updates), experts, size, steps, mode, *addresses, *gradients, _pointers(shared), kl.data_ptr()
+            len(updates), experts, size, steps, mode, *addresses, *gradients, _pointers(shared), more, kl.data_ptr()
         )
 
     def mean_update(
-        self, updates: Sequence[ExpertUpdate], layout: tuple[int, int, int], stacked: Sequence[Tensor], kl: Tensor
+        self,
+        updates: Sequence[ExpertUpdate],
+        layout: tuple[int, int, int],
+        stacked: Sequence[Tensor],
+        kl: Tensor,
+        products: Products | None = None,
     ) -> None:
-        """One Adam step of some experts' means; the means' parts of the KL after it go to `kl` [M]."""
+        """One Adam step of some experts' means; the means' parts of the KL after it go to `kl` [M]. `products` as above."""
         gradients = _pointers([u.g_mean for u in updates])
         addresses = [t.data_ptr() for t in stacked]
-        self._mean_update(len(updates), _experts(updates), *layout, _steps(updates), *addresses, gradients, kl.data_ptr())
+        more = None if products is None else ctypes.byref(products)
+        self._mean_update(len(updates), _experts(updates), *layout, _steps(updates), *addresses, gradients, more, kl.data_ptr())
 
     def gate_forward(self, x: Tensor, weight: Tensor, *arrays: Tensor) -> None:
         """See kernels.c."""
@@ -156,6 +279,20 @@ class Kernels:
         return g_norm, g_sigma
 
 
+_scratch = threading.local()
+
+
+def scratch(size: int, purpose: str = "call") -> Tensor:
+    """Memory for a short time, at least `size` numbers; every thread has its own for each purpose and keeps it.
+
+    Fresh memory of this size would come from the operating system each time, page by page.
+    """
+    areas: dict[str, Tensor] = _scratch.__dict__
+    if purpose not in areas or len(areas[purpose]) < size:
+        areas[purpose] = torch.empty(size)
+    return areas[purpose]
+
+
 def load_kernels(tensor: Tensor) -> Kernels | None:
     """The compiled functions if they can work on tensors like this one, else None."""
     if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():
@@ -163,28 +300,46 @@ def load_kernels(tensor: Tensor) -> Kernels | None:
     return _load()
 
 
+def _find_gemm() -> int | None:
+    """Address of the matrix product (single precision, Fortran interface) that torch itself uses, if it is to be found."""
+    folder = Path(torch.__file__).parent / "lib"
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+        if sys.byteorder == "little" and (folder / name).exists():
+            try:
+                return ctypes.cast(ctypes.CDLL(str(folder / name)).sgemm_, ctypes.c_void_p).value
+            except (OSError, AttributeError):
+                return None
+    return None
+
+
 @lru_cache(maxsize=1)
 def _load() -> Kernels | None:
-    """The library; None without a compiler, or if HVCL_NO_KERNELS is set in the environment."""
+    library = load_library(_SOURCE)
+    return None if library is None else Kernels(library)
+
+
+@lru_cache(maxsize=8)
+def load_library(source: Path) -> ctypes.CDLL | None:
+    """A C file's functions, compiled if need be; None without a compiler, or if HVCL_NO_KERNELS is set in the environment."""
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
     if compiler is None or os.environ.get("HVCL_NO_KERNELS"):
         return None
     try:
-        return Kernels(ctypes.CDLL(str(_library(compiler))))
+        return ctypes.CDLL(str(_library(compiler, source)))
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def _library(compiler: str) -> Path:
+def _library(compiler: str, source: Path) -> Path:
     """The compiled library in the cache folder; compiled now if it is not there."""
-    key = hashlib.sha256("\0".join([_SOURCE.read_text(), *_COMPILE, compiler, _processor()]).encode()).hexdigest()[:16]
-    path = Path(pooch.os_cache("hvcl")) / "kernels" / f"kernels-{key}.so"
+    key = hashlib.sha256("\0".join([source.read_text(), *_COMPILE, compiler, _processor()]).encode()).hexdigest()[:16]
+    path = Path(pooch.os_cache("hvcl")) / "kernels" / f"{source.stem}-{key}.so"
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         compiled, library = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
-        _call(compiler, *_COMPILE, str(_SOURCE), "-o", str(compiled))
+        _call(compiler, *_COMPILE, str(source), "-o", str(compiled))
         for link in _LINKS:
             try:
                 _call(compiler, str(compiled), *link, "-o", str(library))

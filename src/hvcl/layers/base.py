@@ -15,7 +15,7 @@ from hvcl.gates import SoftmaxGate
 from hvcl.gates.fused import fused_gate
 from hvcl.kernels import load_kernels
 from hvcl.layers.dispatch import Plan, Routing, Segment, route, sorted_plan
-from hvcl.layers.diversity import log_determinant, median_width, squared_distances
+from hvcl.layers.diversity import deferred_log_determinant, known_distances, log_determinant, median_width, squared_distances
 from hvcl.layers.fused import local_unit_noise
 from hvcl.layers.module import VariationalModule
 from hvcl.layers.noise import random_signs, standard_normal
@@ -349,10 +349,15 @@ class MoVELayer(VariationalModule):
             return self._zero()
         posterior = self.posterior
         repeats = 1.0 if posterior.sigma_kind == "weight" else posterior.mean[0].numel() / self.units
-        sigma = posterior.sigma_of(posterior.rho)
-        distances = squared_distances(posterior.mean, sigma, repeats)
+        distances = known_distances(posterior, repeats) if posterior.collects else None
+        sigma = None if distances is not None else posterior.sigma_of(posterior.rho)
+        if distances is None:
+            assert sigma is not None
+            distances = squared_distances(posterior.mean, sigma, repeats)
         if self.kernel_width == 0:  # not yet frozen for this task
             self.kernel_width.copy_(median_width(distances))
+        if sigma is None:
+            return deferred_log_determinant(posterior, repeats, distances, self.kernel_width)
         return log_determinant(posterior.mean, sigma, repeats, distances, self.kernel_width)
 
     def consolidate(self) -> None:

@@ -13,9 +13,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from hvcl.errors import InputError
-from hvcl.kernels import load_kernels
-from hvcl.layers.base import TINY, MoVELayer, MoVEOptions, _require_positive
+from hvcl.kernels import Kernels, load_kernels
+from hvcl.layers.base import TINY, MoVELayer, MoVEOptions, _require_positive, _Trace
 from hvcl.layers.dispatch import Plan
+from hvcl.layers.fused import Geometry, conv_layer
 
 SIZES = 16
 """Different numbers of rows that an expert may get in a batch; see `Plan.padded`."""
@@ -175,6 +176,30 @@ class _MoVEConvNd(_MoVEConvBase):
     def forward(self, x: Tensor) -> Tensor:
         """``(batch, in_channels, ...)`` or ``(in_channels, ...)`` to the same with out_channels."""
         return self._answer(x)
+
+    def _mixture(self, x: Tensor) -> Tensor:
+        compiled = self._compiled_layer(x)
+        if compiled is None:
+            return super()._mixture(x)
+        if self.gate is None:
+            self._trace = _Trace()
+            return conv_layer(x, self.bias, self.posterior, None, *compiled)
+        return conv_layer(x, self.bias, self.posterior, self._route(self.gate, self._gate_input(x)), *compiled)
+
+    def _compiled_layer(self, x: Tensor) -> tuple[Geometry, Kernels] | None:
+        """What computes the experts and their mixing in one call, in the cases that it knows."""
+        posterior = self.posterior
+        if not (posterior.collects and self.is_sampling and len(x) and self.top_k == 1 and self.dimensions < 3):
+            return None
+        if (self.estimator, posterior.sigma_kind) not in (("flipout", "weight"), ("local", "unit")):
+            return None
+        if self.groups != 1 or self.padding_mode != "zeros" or isinstance(self.padding, str):
+            return None
+        geometry = Geometry(self.kernel_size, self.stride, self.padding, self.dilation)
+        kernels = load_kernels(x)
+        if kernels is None or not kernels.has_gemm or load_kernels(posterior.mean) is None:
+            return None
+        return (geometry, kernels) if min(geometry.places(tuple(x.shape[2:]))) > 0 else None
 
     def _operator(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         padding = self.padding

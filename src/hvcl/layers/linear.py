@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from hvcl.errors import InputError
-from hvcl.layers.base import TINY, MoVELayer, MoVEOptions, _require_positive
+from hvcl.kernels import Kernels, load_kernels
+from hvcl.layers.base import TINY, MoVELayer, MoVEOptions, _require_positive, _Trace
 from hvcl.layers.dispatch import Segment
-from hvcl.layers.fused import dense_flipout, dense_local_unit
+from hvcl.layers.fused import dense_flipout, dense_layer, dense_local_unit
 
 
 class MoVELinear(MoVELayer):
@@ -52,6 +53,27 @@ class MoVELinear(MoVELayer):
             return self._mixture(x)
         flat = x.reshape(-1, self.in_features)
         return self._mixture(flat).view(*x.shape[:-1], self.out_features)
+
+    def _mixture(self, x: Tensor) -> Tensor:
+        kernels = self._compiled_layer(x)
+        if kernels is None:
+            return super()._mixture(x)
+        self._trace = trace = _Trace()
+        batch = dense_layer(x, self.bias, self.posterior, self.gate, kernels)
+        if batch.kl is not None and batch.conditional is not None and batch.marginal is not None:
+            trace.log_probabilities, trace.usage = batch.log_probabilities, batch.usage
+            trace.statistics = (batch.kl, batch.conditional, batch.marginal)
+        return batch.answer
+
+    def _compiled_layer(self, x: Tensor) -> Kernels | None:
+        """What computes the whole layer in one call, in the cases that it knows: those that training is mostly made of."""
+        posterior = self.posterior
+        if not (posterior.collects and self.is_sampling and len(x) and self.top_k == 1 and self.routing == "argmax"):
+            return None
+        if (self.estimator, posterior.sigma_kind) not in (("flipout", "weight"), ("local", "unit")):
+            return None
+        kernels = load_kernels(x)
+        return kernels if kernels is not None and kernels.has_gemm and load_kernels(posterior.mean) is not None else None
 
     def _experts(self, x: Tensor, segments: list[Segment]) -> Tensor:
         posterior = self.posterior

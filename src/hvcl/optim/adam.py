@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, overload
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from hvcl.errors import InputError
-from hvcl.kernels import AdamStep, ExpertUpdate, load_kernels
+from hvcl.kernels import AdamStep, ExpertUpdate, Kernels, Products, load_kernels, scratch
 from hvcl.posteriors import MeanFieldGaussian
 from hvcl.posteriors.deferral import Collected
 
@@ -28,9 +28,9 @@ class VariationalAdam(torch.optim.Optimizer):
         module: the network; all its parameters are optimised.
         lr, betas, eps: as in torch.optim.Adam.
         lazy: skip experts that saw no example since the last step. Their means and sigmas, moments and step counts stay as they
-            are; the small pull of their KL (their gate mass is not exactly zero) and of Adam's momentum is left out. With many
-            experts of which a batch uses few, a step then costs what the used ones cost. (Biases, gates and sigmas per unit
-            are few: they are always stepped.)
+            are; the small pull of their KL (their gate mass is not exactly zero), the diversity's push on them and Adam's
+            momentum are left out. With many experts of which a batch uses few, a step then costs what the used ones cost.
+            (Biases, gates and sigmas per unit are few: they are always stepped.)
 
     An expert that is stepped moves in both its means and its sigmas, if only by momentum; torch's Adam would leave alone a sigma
     that no term of the loss has ever touched (estimator "mean" without KL).
@@ -52,6 +52,7 @@ class VariationalAdam(torch.optim.Optimizer):
         self.posteriors = [m for m in module.modules() if isinstance(m, MeanFieldGaussian) and m.transform == "exp"]
         for posterior in self.posteriors:
             posterior.deferral.begin(self)
+        self._inverses: dict[int, tuple[Tensor, int, Tensor]] = {}
         special = {id(p.mean) for p in self.posteriors}
         special |= {id(p.rho) for p in self.posteriors if p.sigma_kind == "weight"}
         self._plain = [p for group in self.param_groups for p in group["params"] if id(p) not in special]
@@ -130,9 +131,25 @@ class VariationalAdam(torch.optim.Optimizer):
         """Experts that have a gradient, or all if the update is not lazy and there is any gradient at all."""
         deferral = posterior.deferral
         dense = posterior.mean.grad is not None or (posterior.sigma_kind == "weight" and posterior.rho.grad is not None)
-        if not (deferral.gradients or dense or deferral.kl_weights is not None):
+        every = list(range(posterior.experts))
+        if deferral.factors is not None:
+            starts = deferral.factors.starts.tolist()
+            return [m for m in every if starts[m] < starts[m + 1]] if self.lazy and not dense else every
+        if not (deferral.gradients or dense or deferral.kl_weights is not None or deferral.push is not None):
             return []
-        return sorted(deferral.gradients) if self.lazy and not dense else list(range(posterior.experts))
+        return sorted(deferral.gradients) if self.lazy and not dense else every
+
+    def _products(self, posterior: MeanFieldGaussian, kernels: Kernels | None) -> tuple[Products, Tensor] | None:
+        """The gradients as factors that the update multiplies out, and memory for that; None if they are of another kind."""
+        factors = posterior.deferral.factors
+        if factors is None or kernels is None or not kernels.has_gemm:
+            return None
+        if posterior.mean.grad is not None or (posterior.sigma_kind == "weight" and posterior.rho.grad is not None):
+            return None
+        inputs, outputs = factors.left.shape[1], factors.right.shape[1]
+        room = scratch((1 if factors.noise_left is None else 2) * inputs * outputs)
+        addresses = [None if t is None else t.data_ptr() for t in (*factors, room)]
+        return Products(inputs, outputs, *addresses), room
 
     def _step_posterior(self, posterior: MeanFieldGaussian, group: dict[str, Any]) -> None:
         """Means and sigmas of one layer's experts, sigma per weight."""
@@ -147,24 +164,41 @@ class VariationalAdam(torch.optim.Optimizer):
             self._moments(rho, posterior.experts),
         )  # steps count in the first
         kl = self._current_kl(posterior, posterior._kl_per_weight, versions)
-        noises = [_gather_noise(posterior, m) for m in experts]
-        if len({n.kind for n, _ in noises if n is not None}) > 1:  # the kernel has one mode for all
-            noises = [(None, g if n is None else _add(g, _to_rho(n, rho[m]))) for m, (n, g) in zip(experts, noises, strict=True)]
-        updates = self._updates(posterior, experts, of_mean["step"], group, [g_rho for _, g_rho in noises])
         moments = (of_mean["exp_avg"], of_mean["exp_avg_sq"], of_rho["exp_avg"], of_rho["exp_avg_sq"])
+        stacked = (mean, *moments[:2], priors[0], rho, *moments[2:], priors[1])
         kernels = load_kernels(mean)
-        if kernels is not None:
-            mode = int(any(noise is not None and noise.kind == "variance" for noise, _ in noises))
-            stacked = (mean, *moments[:2], priors[0], rho, *moments[2:], priors[1])
-            updates = [u._replace(g_noise=None if n is None else n.gradient) for u, (n, _) in zip(updates, noises, strict=True)]
-            kernels.variational_update(updates, mode, stacked, [None if n is None else n.shared for n, _ in noises], kl)
+        products = self._products(posterior, kernels)
+        steps = self._adam_steps(posterior, experts, of_mean["step"], group)
+        pushes = [[None] * len(experts) if push is None else push.unbind(0) for push in posterior.push_on(experts)]
+        before = mean._version, rho._version
+        if kernels is not None and products is not None:
+            updates = [ExpertUpdate(*of) for of in zip(experts, steps, *pushes, strict=True)]
+            kernels.variational_update(updates, 0, stacked, [None] * len(experts), kl, products[0])
         else:
-            for update, (noise, _) in zip(updates, noises, strict=True):
-                m = update.expert
-                g_rho = update.g_rho if noise is None else _add(update.g_rho, _to_rho(noise, rho[m]))
-                first = (mean[m], update.g_mean, moments[0][m], moments[1][m], priors[0][m])
-                kl[m] = _variational_update(update.step, *first, rho[m], g_rho, moments[2][m], moments[3][m], priors[1][m])
+            noises = [_gather_noise(posterior, m) for m in experts]
+            if len({n.kind for n, _ in noises if n is not None}) > 1:  # the kernel has one mode for all
+                noises = [
+                    (None, g if n is None else _add(g, _to_rho(n, rho[m]))) for m, (n, g) in zip(experts, noises, strict=True)
+                ]
+            parts = zip(experts, steps, noises, *pushes, strict=True)
+            updates = [
+                ExpertUpdate(m, step, _sum(_gather_mean(posterior, m), of_mean), _sum(g_rho, of_rho))
+                for m, step, (_, g_rho), of_mean, of_rho in parts
+            ]
+            if kernels is not None:
+                mode = int(any(noise is not None and noise.kind == "variance" for noise, _ in noises))
+                updates = [
+                    u._replace(g_noise=None if n is None else n.gradient) for u, (n, _) in zip(updates, noises, strict=True)
+                ]
+                kernels.variational_update(updates, mode, stacked, [None if n is None else n.shared for n, _ in noises], kl)
+            else:
+                for update, (noise, _) in zip(updates, noises, strict=True):
+                    m = update.expert
+                    g_rho = update.g_rho if noise is None else _add(update.g_rho, _to_rho(noise, rho[m]))
+                    first = (mean[m], update.g_mean, moments[0][m], moments[1][m], priors[0][m])
+                    kl[m] = _variational_update(update.step, *first, rho[m], g_rho, moments[2][m], moments[3][m], priors[1][m])
         torch.autograd.graph.increment_version([mean, rho])
+        deferral.stepped(experts, before, mean, rho)
         deferral.remember_kl(kl, *versions)
         of_mean["kl"] = kl
 
@@ -177,12 +211,21 @@ class VariationalAdam(torch.optim.Optimizer):
         versions = self._kl_depends_on(posterior)
         state = self._moments(mean, posterior.experts)
         kl = self._current_kl(posterior, posterior._shift_kl, versions)
-        updates = self._updates(posterior, experts, state["step"], group, [None] * len(experts))
-        inverse = torch.exp(-2 * posterior.prior_log_sigma)
-        kernels = load_kernels(mean)
+        steps = self._adam_steps(posterior, experts, state["step"], group)
+        inverse = self._inverse_variance(posterior)
+        kernels = load_kernels(mean) if posterior.unit_layout is not None else None
+        products = self._products(posterior, kernels)
+        push, _ = posterior.push_on(experts)
+        pushes = [None] * len(experts) if push is None else push.unbind(0)
+        before = (mean._version,)
+        if products is None:
+            parts = zip(experts, steps, pushes, strict=True)
+            updates = [ExpertUpdate(m, step, _sum(_gather_mean(posterior, m), push)) for m, step, push in parts]
+        else:
+            updates = [ExpertUpdate(*of) for of in zip(experts, steps, pushes, strict=True)]
         if kernels is not None and posterior.unit_layout is not None:
             stacked = (mean, state["exp_avg"], state["exp_avg_sq"], posterior.prior_mean, inverse)
-            kernels.mean_update(updates, posterior.unit_layout, stacked, kl)
+            kernels.mean_update(updates, posterior.unit_layout, stacked, kl, None if products is None else products[0])
         else:
             spread = posterior.expand_units(inverse).expand_as(mean)
             for update in updates:
@@ -190,6 +233,7 @@ class VariationalAdam(torch.optim.Optimizer):
                 first = (mean[m], update.g_mean, state["exp_avg"][m], state["exp_avg_sq"][m], posterior.prior_mean[m])
                 kl[m] = _mean_update(update.step, *first, spread[m])
         torch.autograd.graph.increment_version(mean)
+        deferral.stepped(experts, before, mean)
         deferral.remember_kl(kl, *versions)
         state["kl"] = kl
 
@@ -199,11 +243,17 @@ class VariationalAdam(torch.optim.Optimizer):
         known = posterior.deferral.recall_kl(*versions)
         return compute() if known is None else known.clone()
 
+    def _inverse_variance(self, posterior: MeanFieldGaussian) -> Tensor:
+        """1 / (prior sigma)^2 of every unit; the prior changes with the task, not with the step."""
+        prior = posterior.prior_log_sigma
+        known = self._inverses.get(id(posterior))
+        if known is None or known[0] is not prior or known[1] != prior._version:
+            known = self._inverses[id(posterior)] = (prior, prior._version, torch.exp(-2 * prior))
+        return known[2]
+
     @staticmethod
-    def _updates(
-        posterior: MeanFieldGaussian, experts: list[int], steps: Tensor, group: dict[str, Any], g_rho: Sequence[Tensor | None]
-    ) -> list[ExpertUpdate]:
-        """What each expert's update needs; counts the step."""
+    def _adam_steps(posterior: MeanFieldGaussian, experts: list[int], steps: Tensor, group: dict[str, Any]) -> list[AdamStep]:
+        """The numbers of each expert's step; counts it."""
         deferral = posterior.deferral
         if len(experts) == posterior.experts:
             steps += 1
@@ -212,12 +262,11 @@ class VariationalAdam(torch.optim.Optimizer):
         counts = steps.tolist()
         weights = [0.0] * posterior.experts if deferral.kl_weights is None else deferral.kl_weights.tolist()
         beta1, beta2 = group["betas"]
-        updates = []
-        for m, of_rho in zip(experts, g_rho, strict=True):
-            t = counts[m]
-            step = AdamStep(group["lr"] / (1 - beta1**t), beta1, beta2, (1 - beta2**t) ** -0.5, group["eps"], weights[m])
-            updates.append(ExpertUpdate(m, step, _gather_mean(posterior, m), of_rho))
-        return updates
+        lr, eps = group["lr"], group["eps"]
+        return [
+            AdamStep(lr / (1 - beta1**t), beta1, beta2, (1 - beta2**t) ** -0.5, eps, weights[m])
+            for m, t in ((m, counts[m]) for m in experts)
+        ]
 
     # -- state ------------------------------------------------------------------------------------------------------------------
 
@@ -247,6 +296,10 @@ class VariationalAdam(torch.optim.Optimizer):
 
 def _add(a: Tensor | None, b: Tensor) -> Tensor:
     return b if a is None else a + b
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return a if b is None else _add(a, b)
 
 
 def _to_rho(noise: Collected, rho: Tensor) -> Tensor:

@@ -155,6 +155,29 @@ class MeanFieldGaussian(nn.Module):
         every = self.rho.unbind(0)
         return [self.sigma_of(every[m]).square() for m in experts]
 
+    @property
+    def stepped_together(self) -> tuple[Tensor, ...]:
+        """The parameters of which an optimiser that collects gradients steps one expert at a time."""
+        return (self.mean, self.rho) if self.sigma_kind == "weight" else (self.mean,)
+
+    @torch.no_grad()
+    def push_on(self, experts: list[int]) -> tuple[Tensor | None, Tensor | None]:
+        """The diversity's gradient of some experts' means and, for a sigma per weight, rho; None where there is none."""
+        push = self.deferral.push
+        if push is None or not experts:
+            return None, None
+        kernels = load_kernels(self.mean)
+
+        def along(values: Tensor, exponentials: bool) -> Tensor:
+            if kernels is not None:
+                return kernels.repel(push, values, exponentials, experts)
+            flat = (values.exp() if exponentials else values).flatten(1)
+            # only differences matter; float32 would see a common shift: identical experts must have no gradient at all
+            moved = push[experts] @ (flat - flat[:1])
+            return (moved * flat[experts] if exponentials else moved).view(-1, *values.shape[1:])
+
+        return along(self.mean, False), along(self.rho, True) if self.sigma_kind == "weight" else None
+
     def draws_of(self, experts: list[int]) -> list[Tensor]:
         """An independent draw of the weights for every expert named (one may be named several times)."""
         means = self.means_of(experts)
@@ -203,7 +226,7 @@ class MeanFieldGaussian(nn.Module):
     @property
     def weights_per_unit(self) -> float:
         """How many weights share a per-unit sigma."""
-        return self.mean[0].numel() / self.rho.shape[1]
+        return self.mean.numel() / self.rho.numel()
 
     def _shift_kl(self) -> Tensor:
         """Per-unit sigma: the part of the KL that is about the means."""
