@@ -1,5 +1,6 @@
 """Gates p(m|x): which expert answers for an input."""
 
+from hvcl.gates.generative import GenerativeGate
 from hvcl.gates.softmax import SoftmaxGate
 
-__all__ = ["SoftmaxGate"]
+__all__ = ["GenerativeGate", "SoftmaxGate"]

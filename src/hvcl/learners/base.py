@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hvcl.errors import InputError
+from hvcl.learners.experts import ExpertLog
 from hvcl.problem import Problem
 
 State = dict[str, Any]
@@ -25,8 +26,14 @@ class Learner(ABC):
     needs_all_data: ClassVar[bool] = False
     """Upper bounds only: each part of the stream must hold the data of all tasks so far."""
 
+    one_pass: ClassVar[bool] = False
+    """Every example should be seen once: runs take one epoch unless told otherwise."""
+
     network: nn.Module | None = None
     """The network, where there is one: expert usage is read from it."""
+
+    expert_log: ExpertLog | None = None
+    """Learners that open experts as they go: which opened when, and what each learned from."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

@@ -23,6 +23,7 @@ class Method:
     config: type[Any]
     description: str
     needs_all_data: bool
+    one_pass: bool
 
 
 _METHODS: dict[str, Method] = {}
@@ -38,7 +39,7 @@ def register(name: str, config: type[Any]) -> Callable[[LearnerClass], LearnerCl
         if name in _METHODS:
             raise InputError(f"the method name {name!r} is taken by {_METHODS[name].learner}")
         description = (learner.__doc__ or "").strip().splitlines()[0] if learner.__doc__ else name
-        _METHODS[name] = Method(name, learner, config, description, learner.needs_all_data)
+        _METHODS[name] = Method(name, learner, config, description, learner.needs_all_data, learner.one_pass)
         return learner
 
     return decorate

@@ -1,5 +1,7 @@
-"""Distributions over weights: the mean-field Gaussian of the paper."""
+"""Distributions over weights: the mean-field Gaussian of the paper, and the exact matrix-normal of linear heads."""
 
+from hvcl.posteriors.classes import ClassHead
+from hvcl.posteriors.matrix_normal import MatrixNormal, Posterior
 from hvcl.posteriors.mean_field import MeanFieldGaussian
 
-__all__ = ["MeanFieldGaussian"]
+__all__ = ["ClassHead", "MatrixNormal", "MeanFieldGaussian", "Posterior"]

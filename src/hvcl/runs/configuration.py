@@ -44,13 +44,15 @@ class RunConfig:
         learner: dict[str, Any] | None = None,
     ) -> RunConfig:
         """A run from names and settings; what they leave open takes the benchmark's defaults, then the method's."""
-        chosen, config = benchmark(benchmark_name), method(method_name).config
+        chosen, by_name = benchmark(benchmark_name), method(method_name)
+        config = by_name.config
+        passes = {"epochs": 1} if by_name.one_pass else {}
         defaults = chosen.learner | chosen.methods.get(method_name, {})
         fitting = {name: value for name, value in defaults.items() if name in field_types(config)}
         return cls(
             benchmark_name,
             method_name,
-            configure(StreamConfig, chosen.stream | (stream or {})),
+            configure(StreamConfig, chosen.stream | passes | (stream or {})),
             configure(config, fitting | (learner or {})),
             tuple(seeds),
         )

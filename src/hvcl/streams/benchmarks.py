@@ -63,6 +63,8 @@ class Benchmark:
 
 
 _CONV = {"channels": (8, 16, 32, 64, 128), "hidden": (256, 256), "learning_rate": 3e-4}
+# objects in photographs have no preferred side; digits do
+_PHOTOS: dict[str, dict[str, Any]] = {"exact": {"filters": 2000, "mirror": True}}
 
 BENCHMARKS = {
     benchmark.name: benchmark
@@ -85,6 +87,7 @@ BENCHMARKS = {
                     "beta_expert": 0.005,
                     "diversity": 0.0,
                 },
+                "exact": {"random_features": 1000},
             },
         ),
         Benchmark(
@@ -94,6 +97,7 @@ BENCHMARKS = {
             2,
             {"epochs": 10},
             {"hidden": (256, 256), "learning_rate": 6e-4},
+            {"exact": {"filters": 450, "sizes": (9,), "grid": 3}},
         ),
         Benchmark(
             "permuted-mnist",
@@ -102,9 +106,14 @@ BENCHMARKS = {
             None,
             {"epochs": 10},
             {"hidden": (512, 512), "learning_rate": 6e-4},
+            {"exact": {"separate": True, "random_features": 6000}},
         ),
-        Benchmark("split-cifar10", "CIFAR-10, five tasks of two classes in label order", "cifar10", 2, {"epochs": 20}, _CONV),
-        Benchmark("split-cifar100", "CIFAR-100, ten tasks of ten classes in label order", "cifar100", 10, {"epochs": 20}, _CONV),
+        Benchmark(
+            "split-cifar10", "CIFAR-10, five tasks of two classes in label order", "cifar10", 2, {"epochs": 20}, _CONV, _PHOTOS
+        ),
+        Benchmark(
+            "split-cifar100", "CIFAR-100, ten tasks of ten classes in label order", "cifar100", 10, {"epochs": 20}, _CONV, _PHOTOS
+        ),
     )
 }
 

@@ -1,0 +1,232 @@
+"""The committed figures of the exact learner: every scenario and supervision of a benchmark in one pass over its features.
+
+    .venv/bin/python experiments/exact.py split-mnist split-cifar10 --seeds 1 2 3
+
+The same numbers as those of `hvcl run BENCHMARK exact --scenario ... [--task-free] --seeds ...`, for less work: with boundaries, all
+scenarios learn the same sums and only ask different questions of them; and all runs of a seed see the same examples in the same order, so
+that each example's features are computed once. Writes results/BENCHMARK-SCENARIO[-task-free]-exact.json after each seed, and passes over
+seeds that are there. Seconds are those of learning and of the last evaluation, as if each run had computed its features itself.
+"""
+
+import argparse
+import copy
+import hashlib
+import time
+from pathlib import Path
+
+import torch
+
+from hvcl.evaluation import AccuracyMatrix, evaluate
+from hvcl.learners import Exact
+from hvcl.runs.configuration import RunConfig, environment
+from hvcl.runs.state import read_json, write_json
+from hvcl.streams.events import Batch
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+SETTINGS = (("class", False), ("domain", False), ("task", False), ("domain", True))
+
+
+class Remembering:
+    """A feature map that remembers the features of the last training batch and of all test batches, and the time they took."""
+
+    def __init__(self, features):
+        self.map, self.known, self.last, self.testing = features, {}, None, False
+        self.charged = self.spent = 0.0
+
+    def __getattr__(self, name):
+        return getattr(self.map, name)
+
+    def __call__(self, x):
+        key = hashlib.sha256(x.numpy().tobytes()).digest()
+        if key in self.known:
+            phi, seconds = self.known[key]
+        elif self.last and self.last[0] == key:
+            _, phi, seconds = self.last
+        else:
+            begin = time.perf_counter()
+            phi = self.map(x)
+            seconds = time.perf_counter() - begin
+            self.spent += seconds
+            if self.testing:
+                self.known[key] = (phi, seconds)
+            else:
+                self.last = (key, phi, seconds)
+        self.charged += seconds
+        return phi
+
+
+class Run:
+    """One scenario and supervision."""
+
+    def __init__(self, benchmark, scenario, task_free, seed):
+        self.config = RunConfig.make(benchmark, "exact", (seed,), {"scenario": scenario, "task_free": task_free})
+        self.stream = self.config.make_stream(seed)
+        self.learner: Exact = self.config.make_learner(self.stream, seed)
+        self.follows = False
+        self.seconds = 0.0
+        self.matrix = None
+
+
+def one_seed(benchmark, seed):
+    settings = [s for s in SETTINGS if benchmark != "permuted-mnist" or s[0] == "domain"]
+    runs = {setting: Run(benchmark, *setting, seed) for setting in settings}
+    if benchmark == "permuted-mnist":  # every expert has features of its own: nothing to share
+        for run in runs.values():
+            separate(run)
+    else:
+        together(benchmark, seed, runs)
+    return runs
+
+
+def separate(run):
+    for event in run.stream:
+        begin = time.perf_counter()
+        if isinstance(event, Batch):
+            run.learner.observe(event.x, event.y, event.task)
+            run.seconds += time.perf_counter() - begin
+        else:
+            if event.told:
+                run.learner.end_task()
+            begin = time.perf_counter()
+            score(run, event.task)
+            last = time.perf_counter() - begin
+            print(f"  {run.learner.step} batches, {run.matrix.rows[-1][: event.task + 1]}", flush=True)
+    run.seconds += last
+
+
+def together(benchmark, seed, runs):
+    first, *others = runs.values()
+    features = share(first, others)
+    for events in zip(*[run.stream for run in runs.values()], strict=True):
+        for run, event in zip(runs.values(), events, strict=True):
+            if isinstance(event, Batch):
+                run.seconds += timed(lambda r=run, e=event: learn(r, e), features)
+            elif event.told:
+                run.learner.end_task()
+        if not isinstance(events[0], Batch):
+            features.testing = True
+            task = events[0].task
+            for run in runs.values():
+                run.last = timed(lambda r=run, t=task: score(r, t), features)
+            features.testing = False
+            shown = {f"{s}{'-free' if free else ''}": round(100 * mean(r, task), 2) for (s, free), r in runs.items()}
+            print(f"  {benchmark} seed {seed} after task {task + 1}: {shown}", flush=True)
+    for run in runs.values():
+        run.seconds = (first.seconds if run.follows else run.seconds) + run.last
+
+
+def share(first, others):
+    """The first run makes the feature map from its first batch, as it always does; the others take it over.
+
+    Those with boundaries take its sums over as well; a task-free one has sums of its own.
+    """
+    batch = next(iter(first.stream))
+    assert len(batch.x) >= first.learner.config.warmup, "the first batch must hold the whole warm-up"
+    first.learner._begin(batch.x)
+    features = first.learner.experts.features = Remembering(first.learner.experts.features)
+    for run in others:
+        if run.learner.told:
+            run.follows = True
+            run.learner.experts = copy.copy(first.learner.experts)
+            run.learner.experts.columns = {}
+        else:
+            run.learner.given = features
+            run.learner._begin(None)
+    return features
+
+
+def timed(work, features):
+    """The time that work takes, with all features charged as if they had been computed for it alone."""
+    features.charged = features.spent = 0.0
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin - features.spent + features.charged
+
+
+def learn(run, event):
+    if not run.follows:
+        return run.learner.observe(event.x, event.y, event.task)
+    told = event.task if event.task is not None else torch.full_like(event.y, run.learner.task)
+    run.learner.experts.columns_of(told, event.y)
+    run.learner.expert_log.record(run.learner.step, told, event.y)
+    run.learner.step += 1
+
+
+def score(run, task):
+    evaluation = evaluate(run.learner, run.stream.tests, seen=task + 1)
+    run.matrix = run.matrix or AccuracyMatrix([1 / run.stream.problem.outputs] * len(run.stream.tests))
+    run.matrix.add(evaluation.accuracies)
+    run.evaluation = evaluation
+
+
+def mean(run, task):
+    return sum(run.matrix.rows[-1][: task + 1]) / (task + 1)
+
+
+def result(run, seed):
+    scores, matrix = run.evaluation.scores, run.matrix
+    return {
+        "seed": seed,
+        "accuracy_matrix": matrix.rows,
+        "average_accuracy": matrix.average_accuracy,
+        "learning_accuracy": matrix.learning_accuracy,
+        "forgetting": matrix.forgetting,
+        "backward_transfer": matrix.backward_transfer,
+        "nll": sum(s.nll for s in scores) / len(scores),
+        "calibration_error": sum(s.calibration_error for s in scores) / len(scores),
+        "experts_opened": len(run.learner.expert_log.records),
+        "opened_after": [r.opened_after for r in run.learner.expert_log.records],
+        "ridge": [head.model.posterior().ridge for head in run.learner.experts.heads],
+        "features": run.learner.experts.heads[0].model.features,
+        "parameters": run.learner.parameters,
+        "seconds": run.seconds,
+    }
+
+
+def path_of(benchmark, scenario, task_free):
+    return RESULTS / f"{benchmark}-{scenario}{'-task-free' if task_free else ''}-exact.json"
+
+
+def save(benchmark, setting, run, seed):
+    path = path_of(benchmark, *setting)
+    config = run.config.to_json()
+    document = {
+        "benchmark": benchmark,
+        "scenario": config["scenario"],
+        "supervision": config["supervision"],
+        "memory": run.learner.memory,
+        "method": "exact",
+        "seeds": [],
+        "evaluated_on": config["evaluated_on"],
+        "task_names": [task.name for task in run.stream.tasks],
+        "mean_accuracy": 0.0,
+        "results": [],
+        "stream": config["stream"],
+        "learner": config["learner"],
+    }
+    if path.exists():
+        document = read_json(path)
+    document["results"] = sorted([*document["results"], result(run, seed)], key=lambda r: r["seed"])
+    document["seeds"] = [r["seed"] for r in document["results"]]
+    document["mean_accuracy"] = sum(r["average_accuracy"] for r in document["results"]) / len(document["results"])
+    document["environment"] = {k: v for k, v in environment(seed).items() if k != "seed"}
+    write_json(path, document)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("benchmarks", nargs="+")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for benchmark in options.benchmarks:
+        for seed in options.seeds:
+            path = path_of(benchmark, "domain", True)
+            if path.exists() and seed in read_json(path)["seeds"]:
+                continue
+            for setting, run in one_seed(benchmark, seed).items():
+                save(benchmark, setting, run, seed)
+
+
+if __name__ == "__main__":
+    main()

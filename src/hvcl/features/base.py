@@ -1,0 +1,90 @@
+"""What turns inputs into feature vectors, once and for all."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from hvcl.errors import InputError, RunError
+
+
+class FeatureMap(ABC):
+    r"""A map phi from inputs ``[B, *input_shape]`` to features ``[B, features]`` that is fixed once it is fitted.
+
+    Exact recursions need a phi that never changes. A map may look at the first examples of a stream (`fit`): to take patches
+    from them, and to bring its features to mean zero and variance one *on these examples*, which is an affine change of
+    coordinates that makes sums over the stream well conditioned in float32. From then on it is frozen.
+
+    All that it has fitted are the tensors of `state`, so that a map can be saved and rebuilt bit-identically.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], features: int) -> None:
+        if features < 1:
+            raise InputError(f"a feature map needs at least 1 feature, got {features}")
+        self.input_shape = tuple(input_shape)
+        self.features = features
+        self.state: dict[str, Tensor] = {}
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the map can be used."""
+        return "shift" in self.state
+
+    def fit(self, x: Tensor) -> None:
+        """Learn all that this map learns, from the first examples of a stream ``[n, *input_shape]``. Only once."""
+        if self.fitted:
+            raise InputError("this feature map is fitted already, and must not change any more: build a new one")
+        self._check(x)
+        self._prepare(x)
+        phi = self._compute(x)
+        mean = phi.mean(0)
+        deviation = (phi - mean).square_().mean(0).sqrt_()
+        # a feature that hardly varies on the first examples may vary later: do not blow it up
+        floor = 0.1 * deviation.mean().clamp_min(1e-6)
+        self.state["shift"], self.state["scale"] = mean, 1 / deviation.clamp_min(floor)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        """phi(x), float32."""
+        if not self.fitted:
+            raise InputError("this feature map is not fitted: call fit with the first examples of the stream")
+        self._check(x)
+        return self._compute(x).sub_(self.state["shift"]).mul_(self.state["scale"])
+
+    def _prepare(self, x: Tensor) -> None:
+        """Fit what `_compute` needs, into `state`."""
+
+    @abstractmethod
+    def _compute(self, x: Tensor) -> Tensor:
+        """Features before they are standardised, a new tensor ``[B, features]``."""
+
+    def _check(self, x: Tensor) -> None:
+        if tuple(x.shape[1:]) != self.input_shape or x.dim() < 2:
+            expected = ", ".join(map(str, self.input_shape))
+            raise InputError(f"this feature map takes inputs of shape (batch, {expected}), got {tuple(x.shape)}")
+        if len(x) == 0:
+            raise InputError("the batch is empty: give at least one example")
+        if not bool(torch.isfinite(x.sum())) and not bool(x.isfinite().all()):
+            raise InputError("the inputs hold NaN or infinite values: clean the data before learning")
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that was fitted; empty before that."""
+        return dict(self.state)
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on with what was fitted elsewhere."""
+        shift = state.get("shift")
+        if state and (shift is None or shift.shape != (self.features,)):
+            raise RunError("the saved feature map does not fit this one: was it made with other settings?")
+        self.state = {name: value.clone() for name, value in state.items()}
+
+    def same_as(self, other: FeatureMap) -> bool:
+        """Whether the two maps give the same features, number by number."""
+        return (
+            type(self) is type(other)
+            and self.input_shape == other.input_shape
+            and self.state.keys() == other.state.keys()
+            and all(torch.equal(value, other.state[name]) for name, value in self.state.items())
+        )

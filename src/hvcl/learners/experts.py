@@ -1,0 +1,93 @@
+"""Which expert of a growing learner opened when, and what it answers for: the drift report's record."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass
+class ExpertRecord:
+    """What one expert has learned from."""
+
+    expert: int
+    """Its number, in the order of opening."""
+    opened_step: int
+    """The step (`observe` call, from 0) that gave it its first example."""
+    opened_after: int
+    """Examples that the learner had seen before that step."""
+    examples: int = 0
+    """Examples that it has learned from."""
+    labels: dict[int, int] = field(default_factory=dict)
+    """Examples per label."""
+    stretches: list[tuple[int, int, int]] = field(default_factory=list)
+    """Runs of consecutive steps that it learned in: (first step, last step, examples)."""
+
+
+class ExpertLog:
+    """The records of all experts, written as the stream goes on."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        """Examples so far, over all experts."""
+        self._records: dict[int, ExpertRecord] = {}
+
+    def record(self, step: int, experts: Tensor, y: Tensor) -> None:
+        """In step `step`, the examples with labels `y` ``[B]`` went to `experts` ``[B]``."""
+        for expert in experts.unique().tolist():
+            mine = y[experts == expert]
+            entry = self._records.setdefault(expert, ExpertRecord(expert, step, self.seen))
+            entry.examples += len(mine)
+            for label, count in zip(*(values.tolist() for values in mine.unique(return_counts=True)), strict=True):
+                entry.labels[label] = entry.labels.get(label, 0) + count
+            if entry.stretches and entry.stretches[-1][1] >= step - 1:
+                first, _, before = entry.stretches[-1]
+                entry.stretches[-1] = (first, step, before + len(mine))
+            else:
+                entry.stretches.append((step, step, len(mine)))
+        self.seen += len(experts)
+
+    def remove(self, experts: Tensor, y: Tensor) -> None:
+        """Examples with labels `y` that had gone to `experts` were unlearned. When they had been learned is not known."""
+        for expert, label in zip(experts.tolist(), y.tolist(), strict=True):
+            entry = self._records[expert]
+            entry.examples -= 1
+            entry.labels[label] -= 1
+            if not entry.labels[label]:
+                del entry.labels[label]
+        self.seen -= len(experts)
+
+    def merge(self, other: ExpertLog, first: int = 0) -> None:
+        """What another log has recorded, as if it had come after this one's; its expert m is this one's `first` + m."""
+        steps = 1 + max((last for record in self.records for _, last, _ in record.stretches), default=-1)
+        for record in other.records:
+            mine = self._records.setdefault(
+                record.expert + first, ExpertRecord(record.expert + first, record.opened_step + steps, record.opened_after + self.seen)
+            )
+            mine.examples += record.examples
+            for label, count in record.labels.items():
+                mine.labels[label] = mine.labels.get(label, 0) + count
+            mine.stretches += [(begin + steps, end + steps, count) for begin, end, count in record.stretches]
+        self.seen += other.seen
+
+    @property
+    def records(self) -> list[ExpertRecord]:
+        """One record for each expert that has learned from something, in the order of their numbers."""
+        return [self._records[expert] for expert in sorted(self._records)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values only."""
+        return {"seen": self.seen, "records": [asdict(record) for record in self.records]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.seen = int(state["seen"])
+        self._records = {}
+        for saved in state["records"]:
+            record = ExpertRecord(**saved)
+            # JSON knows neither integer keys nor tuples
+            record.labels = {int(label): int(count) for label, count in saved["labels"].items()}
+            record.stretches = [(int(first), int(last), int(count)) for first, last, count in saved["stretches"]]
+            self._records[record.expert] = record

@@ -1,0 +1,352 @@
+"""The exact posterior of a Bayesian linear model, from sums over the stream."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hvcl.errors import InputError, RunError
+
+PANEL = 2048
+"""Rows of the second moments that are updated at once; only columns up to the diagonal are kept."""
+
+DOUBLE = 4096
+"""Up to so many features the posterior is computed in double precision, above in single precision and refined."""
+
+EXACT_TRACE = 2048
+"""Up to so many features the trace of the posterior covariance is exact, above it is estimated with fixed random probes."""
+
+PROBES = 64
+
+RIDGES = range(-20, 41)
+"""Powers of two that the ridge is chosen from."""
+
+
+class MatrixNormal:
+    r"""Bayesian linear regression on fixed features, :math:`y = W^T \phi + b + noise`, any number of outputs.
+
+    With the noise :math:`N(0, diag(\sigma^2))`, the prior :math:`W \sim MN(0, I / \lambda, diag(\sigma^2))` and a flat prior over b
+    the posterior is matrix-normal,
+
+    .. math:: W \sim MN(M, U, diag(\sigma^2)), \quad U = (A + \lambda I)^{-1}, \quad M = U B,
+       \quad A = \sum (\phi - \bar\phi)(\phi - \bar\phi)^T, \quad B = \sum (\phi - \bar\phi)(y - \bar y)^T .
+
+    All of it follows from sums over the examples: :math:`n, \sum\phi, \sum\phi\phi^T, \sum\phi y^T, \sum y, \sum y y^T`. So the
+    posterior is the same whatever the order of the examples, two posteriors `merge` by addition, and examples can be taken out
+    again (`remove`). Sums of second moments are kept in single precision, lower triangle only; all others in double precision.
+
+    The ridge :math:`\lambda` (prior precision over noise precision) and :math:`\sigma^2` maximise the evidence, unless a ridge is
+    given: for every :math:`\lambda` the best noise is :math:`\sigma_c^2 = (\sum (y_c - \bar y_c)^2 - B_c^T M_c) / n`, and the
+    evidence has its maximum where
+
+    .. math:: C \gamma = \lambda \sum_c |M_c|^2 / \sigma_c^2, \qquad \gamma = F - \lambda\, tr\, U,
+
+    with F features and C outputs; :math:`\gamma` counts the directions that the data determine. The nearest power of two is taken.
+
+    Args:
+        features: F.
+        outputs: C to begin with; `grow` adds more.
+        ridge: a fixed lambda instead of the evidence's.
+    """
+
+    def __init__(self, features: int, outputs: int = 0, *, ridge: float | None = None) -> None:
+        if features < 1 or outputs < 0:
+            raise InputError(f"there must be at least one feature and no negative number of outputs, got {features}, {outputs}")
+        if ridge is not None and not 0 < ridge < math.inf:
+            raise InputError(f"ridge must be positive, got {ridge}")
+        self.features, self.ridge = features, ridge
+        self.count = 0
+        starts = range(0, features, PANEL)
+        self.panels = [torch.zeros(min(PANEL, features - i), min(i + PANEL, features)) for i in starts]
+        self.feature_sum = torch.zeros(features, dtype=torch.float64)
+        self.cross = torch.zeros(features, outputs, dtype=torch.float64)
+        self.target_sum = torch.zeros(outputs, dtype=torch.float64)
+        self.target_square = torch.zeros(outputs, outputs, dtype=torch.float64)
+        self._posterior: Posterior | None = None
+        self._hint: int | None = None  # where the search for the ridge begins; it ends at the same place from anywhere
+
+    @property
+    def outputs(self) -> int:
+        """C."""
+        return len(self.target_sum)
+
+    def grow(self, outputs: int) -> None:
+        """Have at least so many outputs; new ones were zero in all examples so far."""
+        more = outputs - self.outputs
+        if more > 0:
+            pad = torch.nn.functional.pad
+            self.cross, self.target_sum = pad(self.cross, (0, more)), pad(self.target_sum, (0, more))
+            self.target_square = pad(self.target_square, (0, more, 0, more))
+            self._posterior = None
+
+    # -- the sums ---------------------------------------------------------------------------------------------------------
+
+    def add(self, phi: Tensor, y: Tensor) -> None:
+        """Learn from features ``[B, F]`` with targets ``[B, C]``."""
+        self._check(phi, y)
+        self._accumulate(phi, y, 1)
+
+    def remove(self, phi: Tensor, y: Tensor) -> None:
+        """Unlearn examples that were learned before.
+
+        Raises:
+            InputError: if what would be left cannot be sums over examples; then nothing has changed.
+        """
+        self._check(phi, y)
+        if len(phi) > self.count:
+            raise InputError(f"cannot remove {len(phi)} examples: only {self.count} were learned")
+        before = (self.panels, self.feature_sum, self.cross, self.target_sum, self.target_square, self.count)
+        self.panels = [panel.clone() for panel in self.panels]
+        self.feature_sum, self.cross = self.feature_sum.clone(), self.cross.clone()
+        self.target_sum, self.target_square = self.target_sum.clone(), self.target_square.clone()
+        self._accumulate(phi, y, -1)
+        if not self._plausible(before[0]):
+            self.panels, self.feature_sum, self.cross, self.target_sum, self.target_square, self.count = before
+            raise InputError(
+                "cannot remove these examples: the second moments would stop being positive definite, "
+                "so they cannot all have been learned"
+            )
+
+    def _accumulate(self, phi: Tensor, y: Tensor, sign: int) -> None:
+        phi = phi.float()
+        for i, panel in enumerate(self.panels):
+            rows = phi[:, i * PANEL : i * PANEL + len(panel)]
+            panel.addmm_(rows.T, phi[:, : panel.shape[1]], alpha=sign)
+        y = y.double()
+        self.feature_sum.add_(phi.sum(0, dtype=torch.float64), alpha=sign)
+        self.cross.add_(phi.T @ y.float(), alpha=sign)
+        self.target_sum.add_(y.sum(0), alpha=sign)
+        self.target_square.addmm_(y.T, y, alpha=sign)
+        self.count += sign * len(phi)
+        self._posterior = None
+
+    def _plausible(self, before: list[Tensor]) -> bool:
+        """Whether the second moments are positive semi-definite, up to the rounding of sums as large as they were before."""
+        typical = sum(float(panel[:, i * PANEL :].diagonal().sum()) for i, panel in enumerate(before)) / self.features
+        moments = self._centred().double()
+        moments.diagonal().add_(1e-5 * typical + 1e-30)
+        return int(torch.linalg.cholesky_ex(moments)[1]) == 0
+
+    def merge(self, other: MatrixNormal, outputs: list[int] | None = None) -> None:
+        """Add what another model of the same features has learned, as if this one had seen its examples.
+
+        `outputs` says which output of this model each output of the other one is; the same by default.
+        """
+        if other.features != self.features:
+            raise InputError(f"cannot merge models of {self.features} and {other.features} features")
+        columns = torch.arange(other.outputs) if outputs is None else torch.tensor(outputs, dtype=torch.long)
+        if len(columns) != other.outputs or len(columns.unique()) != len(columns):
+            raise InputError(f"outputs must name {other.outputs} different outputs, got {columns.tolist()}")
+        if other.outputs:
+            self.grow(int(columns.max()) + 1)
+        for mine, theirs in zip(self.panels, other.panels, strict=True):
+            mine.add_(theirs)
+        self.feature_sum += other.feature_sum
+        self.cross[:, columns] += other.cross
+        self.target_sum[columns] += other.target_sum
+        self.target_square[columns.unsqueeze(1), columns] += other.target_square
+        self.count += other.count
+        self._posterior = None
+
+    def _check(self, phi: Tensor, y: Tensor) -> None:
+        if phi.dim() != 2 or phi.shape[1] != self.features or y.shape != (len(phi), self.outputs):
+            shapes = f"{tuple(phi.shape)} and {tuple(y.shape)}"
+            raise InputError(f"features and targets must be [B, {self.features}] and [B, {self.outputs}], got {shapes}")
+        if not bool(torch.isfinite(phi.sum() + y.sum())):
+            raise InputError("features or targets hold NaN or infinite values: clean the data before learning")
+
+    # -- the posterior ----------------------------------------------------------------------------------------------------
+
+    def _centred(self) -> Tensor:
+        """A, both triangles."""
+        dtype = torch.float64 if self.features <= DOUBLE else torch.float32
+        full = torch.empty(self.features, self.features, dtype=dtype)
+        for i, panel in enumerate(self.panels):
+            rows = slice(i * PANEL, i * PANEL + len(panel))
+            left = panel.double()
+            if self.count:
+                left.addr_(self.feature_sum[rows], self.feature_sum[: panel.shape[1]], alpha=-1 / self.count)
+            full[rows, : panel.shape[1]] = left
+            full[: i * PANEL, rows] = left[:, : i * PANEL].T
+        # within the blocks on the diagonal a product and its transpose are the same but for rounding
+        return full
+
+    def posterior(self) -> Posterior:
+        """The posterior given all examples so far; computed when something has changed, else the same one."""
+        if self._posterior is None:
+            if not self.count:
+                raise InputError("there is no posterior before the first example")
+            self._posterior = self._solve()
+        return self._posterior
+
+    def _solve(self) -> Posterior:
+        moments = self._centred()
+        cross = self.cross - torch.outer(self.feature_sum, self.target_sum / self.count)
+        spread = self.target_square.diagonal() - self.target_sum.square() / self.count
+        tried: dict[int, Posterior] = {}
+
+        def slope(power: int) -> float:
+            """Derivative of the evidence with respect to log(lambda), times two."""
+            if power not in tried:
+                # factors are as large as the moments themselves: keep two, the search ends at one of the last two
+                for other in list(tried.values())[:-1]:
+                    other.factor = None
+                tried[power] = self._given(2.0**power, moments, cross, spread)
+            return tried[power].slope
+
+        if self.ridge is not None:
+            return self._given(self.ridge, moments, cross, spread)
+        power = _root(slope, round(math.log2(self.count / 128)) if self._hint is None else self._hint)
+        self._hint = power
+        if tried[power].factor is None:
+            tried[power] = self._given(2.0**power, moments, cross, spread)
+        return tried[power]
+
+    def _given(self, ridge: float, moments: Tensor, cross: Tensor, spread: Tensor) -> Posterior:
+        """The posterior for one ridge."""
+        factor = _cholesky(moments, ridge)
+        weights = torch.cholesky_solve(cross.to(factor.dtype), factor).double()
+        if factor.dtype != torch.float64:
+            for _ in range(2):
+                weights += torch.cholesky_solve(_residual(moments, ridge, weights, cross).to(factor.dtype), factor)
+        # an output that never varied tells nothing
+        varied = spread > 1e-9 * self.count
+        explained = (cross * weights).sum(0)
+        noise = ((spread - explained) / self.count).clamp_min(1e-9 * spread / self.count)
+        effective = self.features - ridge * self._trace(factor)
+        pull = ridge * (weights.square().sum(0)[varied] / noise[varied]).sum()
+        outputs = int(varied.sum())
+        log_determinant = 2 * float(factor.diagonal().double().log().sum()) - self.features * math.log(ridge)
+        evidence = -0.5 * (
+            self.count * float((2 * math.pi * noise[varied]).log().sum() + outputs) + outputs * log_determinant
+        )
+        return Posterior(
+            count=self.count,
+            ridge=ridge,
+            weights=weights,
+            intercept=self.target_sum / self.count,
+            feature_mean=self.feature_sum / self.count,
+            noise=noise,
+            effective=effective,
+            evidence=evidence,
+            slope=outputs * effective - float(pull),
+            factor=factor,
+        )
+
+    def _trace(self, factor: Tensor) -> float:
+        """tr U from the Cholesky factor."""
+        if self.features <= EXACT_TRACE:
+            columns = torch.eye(self.features, dtype=factor.dtype)
+            return float(torch.linalg.solve_triangular(factor, columns, upper=False).square().sum())
+        random = torch.Generator().manual_seed(0)
+        probes = torch.randint(0, 2, (self.features, PROBES), generator=random).to(factor.dtype).mul_(2).sub_(1)
+        return float(torch.linalg.solve_triangular(factor, probes, upper=False).square_().sum(dtype=torch.float64)) / PROBES
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums."""
+        return {
+            "count": self.count,
+            "panels": list(self.panels),
+            "feature_sum": self.feature_sum,
+            "cross": self.cross,
+            "target_sum": self.target_sum,
+            "target_square": self.target_square,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        shapes = [panel.shape for panel in self.panels]
+        if [panel.shape for panel in state["panels"]] != shapes:
+            raise RunError(f"the saved sums are not of {self.features} features: were they made with other settings?")
+        self.count = int(state["count"])
+        self.panels = [panel.clone() for panel in state["panels"]]
+        self.feature_sum, self.cross = state["feature_sum"].clone(), state["cross"].clone()
+        self.target_sum, self.target_square = state["target_sum"].clone(), state["target_square"].clone()
+        self._posterior = None
+
+
+@dataclass
+class Posterior:
+    """A matrix-normal posterior, and what it predicts."""
+
+    count: int
+    """Examples that it has seen."""
+    ridge: float
+    """lambda."""
+    weights: Tensor
+    """M ``[F, C]``."""
+    intercept: Tensor
+    """Mean target ``[C]``, predicted at the mean feature."""
+    feature_mean: Tensor
+    noise: Tensor
+    """sigma^2 of every output ``[C]``."""
+    effective: float
+    """gamma, the number of directions that the data determine."""
+    evidence: float
+    """Log evidence in nats, of the outputs that varied."""
+    slope: float
+    """Twice the evidence's derivative with respect to log(lambda)."""
+    factor: Tensor | None
+    """Lower Cholesky factor of A + lambda I."""
+
+    def mean(self, phi: Tensor) -> Tensor:
+        """Predicted targets ``[B, C]`` for features ``[B, F]``."""
+        weights = self.weights.to(phi.dtype)
+        return phi @ weights + (self.intercept - self.feature_mean @ self.weights).to(phi.dtype)
+
+    def variance(self, phi: Tensor) -> Tensor:
+        r"""Predictive variance ``[B, C]`` with the noise: :math:`\sigma_c^2 (1 + 1/n + (\phi - \bar\phi)^T U (\phi - \bar\phi))`."""
+        assert self.factor is not None
+        centred = (phi.double() - self.feature_mean).to(self.factor.dtype)
+        distance = torch.linalg.solve_triangular(self.factor, centred.T, upper=False).square_().sum(0).double()
+        return ((1 + 1 / self.count + distance).unsqueeze(1) * self.noise).to(phi.dtype)
+
+
+def _cholesky(moments: Tensor, ridge: float) -> Tensor:
+    matrix = moments.clone()
+    matrix.diagonal().add_(ridge)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if int(failed) and moments.dtype != torch.float64:
+        matrix = moments.double()
+        matrix.diagonal().add_(ridge)
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+    if int(failed):
+        # rounding of the sums outweighs so small a ridge: what the sums cannot resolve is noise
+        matrix.diagonal().add_(1e-6 * float(moments.diagonal().mean()))
+        factor = torch.linalg.cholesky(matrix)
+    return factor
+
+
+def _residual(moments: Tensor, ridge: float, weights: Tensor, cross: Tensor) -> Tensor:
+    """B - (A + lambda I) W in double precision."""
+    rest = cross - ridge * weights
+    for first in range(0, len(moments), PANEL):
+        rows = slice(first, first + PANEL)
+        rest[rows] -= moments[rows].double() @ weights
+    return rest
+
+
+def _root(slope: Any, start: int) -> int:
+    """The power next to where a falling function of the power changes its sign, wherever the search begins."""
+    low, high = RIDGES[0], RIDGES[-1]
+    power, stride = min(max(start, low), high), 1
+    if slope(power) > 0:
+        below = power
+        while below < high and slope(min(below + stride, high)) > 0:
+            below, stride = min(below + stride, high), 2 * stride
+        above = min(below + stride, high)
+    else:
+        above = power
+        while above > low and slope(max(above - stride, low)) <= 0:
+            above, stride = max(above - stride, low), 2 * stride
+        below = max(above - stride, low)
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (middle, above) if slope(middle) > 0 else (below, middle)
+    return below if abs(slope(below)) < abs(slope(above)) else above
