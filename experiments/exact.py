@@ -12,6 +12,7 @@ import argparse
 import copy
 import hashlib
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -31,7 +32,7 @@ class Remembering:
 
     def __init__(self, features):
         self.map, self.known, self.last, self.testing = features, {}, None, False
-        self.charged = self.spent = 0.0
+        self.charged = self.spent = self.of_learning = 0.0
 
     def __getattr__(self, name):
         return getattr(self.map, name)
@@ -47,6 +48,7 @@ class Remembering:
             phi = self.map(x)
             seconds = time.perf_counter() - begin
             self.spent += seconds
+            self.of_learning += 0.0 if self.testing else seconds
             if self.testing:
                 self.known[key] = (phi, seconds)
             else:
@@ -107,18 +109,20 @@ def together(benchmark, seed, runs):
             features.testing = True
             task = events[0].task
             for run in runs.values():
-                run.last = timed(lambda r=run, t=task: score(r, t), features)
+                with moments_of(first, run):
+                    run.last = timed(lambda r=run, t=task: score(r, t), features)
             features.testing = False
             shown = {f"{s}{'-free' if free else ''}": round(100 * mean(r, task), 2) for (s, free), r in runs.items()}
             print(f"  {benchmark} seed {seed} after task {task + 1}: {shown}", flush=True)
-    for run in runs.values():
-        run.seconds = (first.seconds if run.follows else run.seconds) + run.last
+    for run in others:  # what the first run did for them, they would have done themselves
+        run.seconds = first.seconds + (0.0 if run.learner.told else run.seconds - features.of_learning) + max(run.last, first.last)
+    first.seconds += first.last
 
 
 def share(first, others):
     """The first run makes the feature map from its first batch, as it always does; the others take it over.
 
-    Those with boundaries take its sums over as well; a task-free one has sums of its own.
+    Those with boundaries take its sums over as well. A task-free one has columns of its own, but the same second moments.
     """
     batch = next(iter(first.stream))
     assert len(batch.x) >= first.learner.config.warmup, "the first batch must hold the whole warm-up"
@@ -132,7 +136,22 @@ def share(first, others):
         else:
             run.learner.given = features
             run.learner._begin(None)
+            run.learner.experts.head.model.panels = []
     return features
+
+
+@contextmanager
+def moments_of(first, run):
+    """Lend a task-free run the first one's second moments; and its posterior, if the gate found the very experts that were told."""
+    if run.learner.told:
+        yield
+        return
+    mine, theirs = run.learner.experts.head.model, first.learner.experts.head.model
+    mine.panels = theirs.panels
+    if torch.equal(mine.cross, theirs.cross):
+        mine._posterior = theirs._posterior
+    yield
+    mine.panels = []
 
 
 def timed(work, features):
@@ -157,6 +176,7 @@ def score(run, task):
     run.matrix = run.matrix or AccuracyMatrix([1 / run.stream.problem.outputs] * len(run.stream.tests))
     run.matrix.add(evaluation.accuracies)
     run.evaluation = evaluation
+    run.ridges = [head.model.posterior().ridge for head in run.learner.experts.heads]
 
 
 def mean(run, task):
@@ -176,7 +196,7 @@ def result(run, seed):
         "calibration_error": sum(s.calibration_error for s in scores) / len(scores),
         "experts_opened": len(run.learner.expert_log.records),
         "opened_after": [r.opened_after for r in run.learner.expert_log.records],
-        "ridge": [head.model.posterior().ridge for head in run.learner.experts.heads],
+        "ridges": run.ridges,
         "features": run.learner.experts.heads[0].model.features,
         "parameters": run.learner.parameters,
         "seconds": run.seconds,
