@@ -1,0 +1,80 @@
+"""How the exact learner's accuracy grows with the number of features: validation data, seed 0.
+
+    .venv/bin/python experiments/exact_curve.py split-cifar10 split-cifar100
+
+One pass over the training data less a tenth, with the largest feature map; smaller ones are its first filters of every size.
+Class-IL, Domain-IL (boundaries) and Task-IL accuracy on the tenth that was held out, to exact_curve.jsonl. The test set is not
+touched.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from hvcl.posteriors import ClassHead
+from hvcl.runs.configuration import RunConfig
+from hvcl.streams.events import Batch
+
+OUTPUT = Path(__file__).with_suffix(".jsonl")
+FILTERS = (125, 250, 500, 1000, 2000)
+
+
+def columns_of(features, filters):
+    """Features of the first `filters` filters, dealt out over the sizes as the map itself does."""
+    chosen = []
+    for number, (_, first, _) in enumerate(features._banks()):
+        share = filters * (number + 1) // len(features.sizes) - filters * number // len(features.sizes)
+        chosen += range(first, first + share)
+    cells = torch.arange(2 * features.grid**2).unsqueeze(1) * features.filters
+    return (cells + torch.tensor(chosen)).flatten()
+
+
+def measure(benchmark):
+    config = RunConfig.make(benchmark, "exact", (0,), {"scenario": "class", "validation": 0.1})
+    stream = config.make_stream(0)
+    learner = config.make_learner(stream, 0)
+    learner._begin(next(iter(stream)).x)
+    features = learner.experts.features
+    sizes = [n for n in FILTERS if n <= features.filters]
+    columns = {n: columns_of(features, n) for n in sizes}
+    heads = {n: ClassHead(len(columns[n])) for n in sizes}
+    for event in stream:
+        if isinstance(event, Batch):
+            phi = features(event.x)
+            for n in sizes:
+                heads[n].add(phi[:, columns[n]], event.y)
+        else:
+            print(f"{benchmark}: task {event.task + 1} learned", flush=True)
+    per_task = stream.problem.outputs // len(stream.tasks)
+    right = {n: torch.zeros(3, len(stream.tests)) for n in sizes}
+    for number, test in enumerate(stream.tests):
+        for x, y, _ in test.batches():
+            phi = features(x)
+            for n in sizes:
+                p = heads[n].log_probabilities(phi[:, columns[n]]).exp()
+                pair = p.view(len(p), -1, per_task)
+                answers = (p.argmax(1) == y, pair.sum(1).argmax(1) == y % per_task, pair[:, number].argmax(1) == y % per_task)
+                right[n][:, number] += torch.stack([answer.sum() for answer in answers]) / len(test.examples)
+    for n in sizes:
+        accuracies = dict(zip(("class", "domain", "task"), right[n].mean(1).tolist(), strict=True))
+        record = {"benchmark": benchmark, "filters": n, "features": len(columns[n]), **accuracies}
+        record["ridge"] = heads[n].model.posterior().ridge
+        with OUTPUT.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        print(record, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("benchmarks", nargs="+")
+    torch.set_num_threads(1)
+    done = {json.loads(line)["benchmark"] for line in OUTPUT.read_text().splitlines()} if OUTPUT.exists() else set()
+    for benchmark in parser.parse_args().benchmarks:
+        if benchmark not in done:
+            measure(benchmark)
+
+
+if __name__ == "__main__":
+    main()
