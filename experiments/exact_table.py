@@ -1,17 +1,17 @@
-"""The README's table of the exact learner, from results/*-exact.json.
+"""The tables of the exact learner, from results/*-exact.json and from what the scripts beside this one have measured.
 
-.venv/bin/python experiments/exact_table.py            # prints it
-.venv/bin/python experiments/exact_table.py --write    # puts it into README.md, between its marks
+.venv/bin/python experiments/exact_table.py            # prints them
+.venv/bin/python experiments/exact_table.py --write    # puts them into README.md and docs/exact/README.md, between their marks
 """
 
 import argparse
+import json
 import statistics
 from pathlib import Path
 
 from hvcl.runs.state import read_json, write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- exact table -->", "<!-- end of exact table -->"
 COLUMNS = {
     "domain-task-free": "Domain-IL, task-free",
     "domain": "Domain-IL, boundaries",
@@ -54,15 +54,41 @@ def table():
     return "\n".join(lines)
 
 
+def records(name):
+    path = ROOT / "experiments" / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def curve():
+    lines = ["| | filters | features | Class-IL | Domain-IL | Task-IL |", "|---|---|---|---|---|---|"]
+    for record in records("exact_curve"):
+        accuracies = " | ".join(f"{100 * record[name]:.1f}" for name in ("class", "domain", "task"))
+        lines.append(f"| {record['benchmark']} | {record['filters']} | {record['features']:,} | {accuracies} |")
+    return "\n".join(lines)
+
+
+def ablation():
+    lines = ["| | features | accuracy % |", "|---|---|---|"]
+    for record in records("exact_ablation"):
+        lines.append(f"| {record['variant']} | {record['features']:,} | {100 * record['accuracy']:.1f} |")
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put it into README.md")
-    text = table()
-    print(text)
-    if parser.parse_args().write:
-        readme = ROOT / "README.md"
-        before, rest = readme.read_text().split(BEGIN)
-        write_atomically(readme, f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}".encode())
+    parser.add_argument("--write", action="store_true", help="put them into the documents")
+    write = parser.parse_args().write
+    page = ROOT / "docs" / "exact" / "README.md"
+    for path, name, text in (
+        (ROOT / "README.md", "exact table", table()),
+        (page, "curve", curve()),
+        (page, "ablation", ablation()),
+    ):
+        print(text, end="\n\n")
+        if write:
+            begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+            before, rest = path.read_text().split(begin)
+            write_atomically(path, f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}".encode())
 
 
 if __name__ == "__main__":
