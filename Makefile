@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: setup system demo test lint types clean
+.PHONY: setup system demo test lint types results-check clean
 
 setup: $(VENV)/.installed system
 
@@ -34,6 +34,10 @@ lint: $(VENV)/.installed
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
+
+# runs a few of the committed figures again; needs their data under $$HVCL_DATA
+results-check: $(VENV)/.installed
+	$(BIN)/hvcl check results --sample 3 $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -209,3 +209,44 @@ def test_ctrl_c_saves_and_the_run_goes_on(tmp_path):
     assert main([*command[3:], "--out", "broken", "--resume"]) == 0
     assert main([*command[3:], "--out", "whole"]) == 0
     assert metrics.read_bytes() == (tmp_path / "whole/seed-1/metrics.jsonl").read_bytes()
+
+
+def test_compare_runs_every_method_alike_and_goes_on_where_it_stopped(capsys, tmp_path):
+    command = ["compare", "split-digits", "--methods", "naive,exact", "--seeds", "1", "--budget", "quick", "--results", "cells"]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert "naive (lower)" in first and "exact" in first and "Domain-IL" in first
+    folder = tmp_path / "runs/compare-split-digits-domain-quick"
+    epochs = {m: json.loads((folder / m / "config.json").read_text())["stream"]["epochs"] for m in ("naive", "exact")}
+    assert epochs == {"naive": 2, "exact": 1}  # one pass is all that an exact learner takes
+    before = (folder / "naive/seed-1/result.json").stat().st_mtime_ns
+    assert main(command) == 0
+    assert (folder / "naive/seed-1/result.json").stat().st_mtime_ns == before
+
+    assert main(["table", "cells"]) == 0
+    table = capsys.readouterr().out
+    accuracy = json.loads((folder / "naive/seed-1/result.json").read_text())["average_accuracy"]
+    assert f"| naive | none | {100 * accuracy:.2f} |" in table
+    assert main(["table", "cells", "--html", "page.html"]) == 0
+    assert f"{100 * accuracy:.2f}" in (tmp_path / "page.html").read_text()
+
+    assert main(["check", "cells", "--sample", "1"]) == 0
+    assert "the same" in capsys.readouterr().out
+    cell = tmp_path / "cells/split-digits-domain-naive-quick.json"
+    (tmp_path / "cells/split-digits-domain-exact-quick.json").unlink()
+    cell.write_text(cell.read_text().replace(f'"average_accuracy": {accuracy}', '"average_accuracy": 0.01'))
+    assert main(["check", "cells", "--sample", "1"]) == 1
+    assert "DIFFERENT" in capsys.readouterr().out
+
+
+def test_compare_refuses_what_it_does_not_know(capsys):
+    assert "--budget" in refused(capsys, "compare", "split-digits", "--budget", "huge")
+    assert "ewv" in refused(capsys, "compare", "split-digits", "--methods", "ewv")
+    assert "split-digit" in refused(capsys, "compare", "split-digit")
+    assert "scenario" in refused(capsys, "compare", "split-digits", "--scenario", "all")
+    assert "nowhere" in refused(capsys, "table", "nowhere")
+    assert "--sample" in refused(capsys, "check", ".", "--sample", "0")
+
+
+def test_an_empty_folder_has_no_table(capsys, tmp_path):
+    assert "hvcl compare" in refused(capsys, "table", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The command line: hvcl demo, run, list, report, data."""
+"""The command line: hvcl demo, run, compare, table, check, list, report, data."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def _dispatch(words: list[str]) -> int:
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     _add_run(commands)
+    _add_compare(commands)
     demo = commands.add_parser("demo", help="five tasks in a row: naive, hvcl and joint on split-digits, then a report")
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder of the runs and the report (runs/demo)")
     demo.add_argument("--seeds", default="1,2,3", help="seeds, e.g. 1,2,3")
@@ -74,7 +75,15 @@ def _dispatch(words: list[str]) -> int:
         return _run(known, rest)
     if rest:
         raise InputError(f"unknown argument {rest[0]!r} (see hvcl {known.command} --help)")
-    actions = {"demo": _demo, "list": _list, "report": _report, "data": _data}
+    actions = {
+        "demo": _demo,
+        "compare": _compare,
+        "table": _table,
+        "check": _check,
+        "list": _list,
+        "report": _report,
+        "data": _data,
+    }
     return actions[known.command](known)
 
 
@@ -235,6 +244,100 @@ def _print_table(folders: Sequence[Path]) -> None:
 
     console = Console()
     print_table(folders, console if console.is_terminal else Console(width=120))
+
+
+# -- hvcl compare, table, check -------------------------------------------------------------------------------------------
+
+
+def _add_compare(commands: Any) -> None:
+    compare = commands.add_parser("compare", help="many methods on one benchmark, in the same setting, over all cores")
+    compare.add_argument("benchmark", help="name of the benchmark (see hvcl list)")
+    compare.add_argument("--methods", default="all", help="names of methods, e.g. naive,ewc,hvcl (all)")
+    compare.add_argument("--scenario", default="domain", help="domain, class or task (domain)")
+    compare.add_argument("--task-free", action="store_true", help="no boundaries told in training")
+    compare.add_argument("--seeds", default="1,2,3", help="seeds, e.g. 1,2,3")
+    compare.add_argument(
+        "--budget", default="standard", help="quick, standard or paper: how long networks are trained (standard)"
+    )
+    compare.add_argument(
+        "--out", type=Path, help="folder of the runs (runs/compare-BENCHMARK-SCENARIO-BUDGET); goes on where it stopped"
+    )
+    compare.add_argument("--results", type=Path, help="also write each method's result as JSON into this folder")
+    compare.add_argument("--workers", type=int, help="processes (one per core)")
+    table = commands.add_parser("table", help="Markdown or HTML tables from a folder of results")
+    table.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="folder of results (results)")
+    table.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page instead of printing Markdown")
+    check = commands.add_parser("check", help="run a random sample of results again and compare")
+    check.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="folder of results (results)")
+    check.add_argument("--sample", type=int, default=3, help="how many seeds of how many cells (3)")
+    check.add_argument("--seed", type=int, default=0, help="of the choice (0)")
+    check.add_argument("--seconds", type=float, default=300.0, help="pass over what took longer than this (300)")
+    check.add_argument("--tolerance", type=float, default=0.5, help="points of accuracy that may lie between two machines (0.5)")
+
+
+def _compare(known: argparse.Namespace) -> int:
+    from hvcl.learners import known_methods
+    from hvcl.results import BUDGETS, cell_of, save_cell
+    from hvcl.runs import RunConfig
+    from hvcl.streams import benchmark
+
+    chosen = benchmark(known.benchmark)
+    if known.budget not in BUDGETS:
+        raise InputError(f"--budget must be one of {', '.join(BUDGETS)}, got {known.budget!r}")
+    names = sorted(known_methods()) if known.methods == "all" else [name.strip() for name in known.methods.split(",")]
+    stream: dict[str, Any] = {"scenario": known.scenario, "task_free": known.task_free}
+    supervision = "-task-free" if known.task_free else ""
+    out = known.out or Path("runs") / f"compare-{known.benchmark}-{known.scenario}{supervision}-{known.budget}"
+    runs = []
+    for name in names:
+        epochs = 1 if _one_pass(name) else chosen.epochs[known.budget]
+        config = RunConfig.make(known.benchmark, name, parse_seeds(known.seeds), stream | {"epochs": epochs})
+        runs.append((config, out / name))
+    results = _execute(runs, Console(stderr=True), known.workers, resume=True, force=False)
+    _print_table([folder for _, folder in runs])
+    if known.results:
+        for (_, folder), found in zip(runs, results, strict=True):
+            print(f"written: {save_cell(cell_of(folder, found, known.budget), known.results)}")
+    print(f"run folders: {out}   report: hvcl report {out}")
+    return 0
+
+
+def _one_pass(name: str) -> bool:
+    from hvcl.learners import method
+
+    return method(name).one_pass
+
+
+def _table(known: argparse.Namespace) -> int:
+    from hvcl.results import html_table, load_cells, markdown_table
+    from hvcl.runs.state import write_atomically
+
+    cells = load_cells(known.folder)
+    if not cells:
+        raise InputError(f"no results in {known.folder}: make some with hvcl compare ... --results {known.folder}")
+    if known.html:
+        write_atomically(known.html, html_table(cells).encode())
+        print(f"table: {known.html}")
+    else:
+        print(markdown_table(cells))
+    return 0
+
+
+def _check(known: argparse.Namespace) -> int:
+    from hvcl.results import check, load_cells
+
+    if known.sample < 1:
+        raise InputError(f"--sample must be at least 1, got {known.sample}")
+    failed = False
+    for found in check(load_cells(known.folder), known.sample, known.seed, known.seconds):
+        close = 100 * found.difference <= known.tolerance
+        failed |= not close
+        verdict = "the same" if not found.difference else "close" if close else "DIFFERENT"
+        print(
+            f"{found.name} seed {found.seed}: {100 * found.committed:.2f} %, again {100 * found.found:.2f} %: {verdict}",
+            flush=True,
+        )
+    return int(failed)
 
 
 # -- the other commands ---------------------------------------------------------------------------------------------------

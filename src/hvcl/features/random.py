@@ -14,10 +14,9 @@ from hvcl.features.base import FeatureMap
 class RandomFeatures(FeatureMap):
     r"""Cosines of random projections, :math:`\phi_k(x) = \cos(\omega\, w_k^T (x - \mu) + b_k)`, b uniform.
 
-    The projections follow the data: :math:`w_k` is a random combination of the first examples around their mean, so that it varies
-    most where they do (its covariance is theirs), with a tenth of isotropic noise for what they do not show, scaled to unit
-    variance on them. This is the random Fourier map (Rahimi & Recht, 2007) of a kernel whose metric is the data's; on MNIST
-    with 3,000 features a linear readout makes 2.4 % errors on validation data where isotropic projections make 3.6 %.
+    The projections follow the data: :math:`w_k` is a random combination of the first examples around their mean, so that it
+    varies most where they do (its covariance is theirs), with a tenth of isotropic noise for what they do not show, scaled to
+    unit variance on them. This is the random Fourier map (Rahimi & Recht, 2007) of a kernel whose metric is the data's.
 
     With a `field`, each projection of an image sees one random square of this size only.
 

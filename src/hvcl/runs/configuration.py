@@ -46,13 +46,13 @@ class RunConfig:
         """A run from names and settings; what they leave open takes the benchmark's defaults, then the method's."""
         chosen, by_name = benchmark(benchmark_name), method(method_name)
         config = by_name.config
-        passes = {"epochs": 1} if by_name.one_pass else {}
+        told = chosen.stream | ({"epochs": 1} if by_name.one_pass else {}) | chosen.streams.get(method_name, {})
         defaults = chosen.learner | chosen.methods.get(method_name, {})
         fitting = {name: value for name, value in defaults.items() if name in field_types(config)}
         return cls(
             benchmark_name,
             method_name,
-            configure(StreamConfig, chosen.stream | passes | (stream or {})),
+            configure(StreamConfig, told | (stream or {})),
             configure(config, fitting | (learner or {})),
             tuple(seeds),
         )

@@ -31,6 +31,10 @@ class Benchmark:
     """Defaults of every method's configuration on this benchmark: the paper's architecture and learning rate."""
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Defaults of single methods on this benchmark, by name."""
+    streams: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Defaults of `StreamConfig` for single methods on this benchmark, by name."""
+    epochs: dict[str, int] = field(default_factory=dict)
+    """Epochs of each budget (quick, standard, paper)."""
 
     def build(self, config: StreamConfig, seed: int) -> Stream:
         """The stream; data that are missing are fetched."""
@@ -89,6 +93,7 @@ BENCHMARKS = {
                 },
                 "exact": {"random_features": 1000},
             },
+            epochs={"quick": 2, "standard": 10, "paper": 150},
         ),
         Benchmark(
             "split-mnist",
@@ -98,6 +103,7 @@ BENCHMARKS = {
             {"epochs": 10},
             {"hidden": (256, 256), "learning_rate": 6e-4},
             {"exact": {"filters": 450, "sizes": (9,), "grid": 3}},
+            epochs={"quick": 1, "standard": 4, "paper": 150},
         ),
         Benchmark(
             "permuted-mnist",
@@ -106,13 +112,30 @@ BENCHMARKS = {
             None,
             {"epochs": 10},
             {"hidden": (512, 512), "learning_rate": 6e-4},
-            {"exact": {"separate": True, "random_features": 6000}},
+            {"exact": {"separate": True, "random_features": 10_000}},
+            # an expert's features are taken from its first batch
+            {"exact": {"batch_size": 1000}},
+            epochs={"quick": 1, "standard": 2, "paper": 150},
         ),
         Benchmark(
-            "split-cifar10", "CIFAR-10, five tasks of two classes in label order", "cifar10", 2, {"epochs": 20}, _CONV, _PHOTOS
+            "split-cifar10",
+            "CIFAR-10, five tasks of two classes in label order",
+            "cifar10",
+            2,
+            {"epochs": 20},
+            _CONV,
+            _PHOTOS,
+            epochs={"quick": 1, "standard": 5, "paper": 1000},
         ),
         Benchmark(
-            "split-cifar100", "CIFAR-100, ten tasks of ten classes in label order", "cifar100", 10, {"epochs": 20}, _CONV, _PHOTOS
+            "split-cifar100",
+            "CIFAR-100, ten tasks of ten classes in label order",
+            "cifar100",
+            10,
+            {"epochs": 20},
+            _CONV,
+            _PHOTOS,
+            epochs={"quick": 1, "standard": 5, "paper": 1000},
         ),
     )
 }

@@ -1,0 +1,7 @@
+"""The figures we stand by, as data: one JSON file for each benchmark, scenario, method and budget."""
+
+from hvcl.results.cells import BUDGETS, Cell, cell_of, load_cells, save_cell
+from hvcl.results.check import Check, check
+from hvcl.results.table import PAPER, html_table, markdown_table
+
+__all__ = ["BUDGETS", "PAPER", "Cell", "Check", "cell_of", "check", "html_table", "load_cells", "markdown_table", "save_cell"]

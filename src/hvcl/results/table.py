@@ -1,0 +1,102 @@
+"""Tables of results, for documents and for browsers."""
+
+from __future__ import annotations
+
+import html
+import statistics
+from collections.abc import Sequence
+
+from hvcl.results.cells import Cell
+
+PAPER = {
+    ("split-mnist", "naive"): "86.15 ± 1.00",
+    ("permuted-mnist", "naive"): "17.26 ± 0.19",
+    ("split-cifar10", "naive"): "66.62 ± 1.06",
+    ("split-cifar100", "naive"): "19.80 ± 0.19",
+    ("split-mnist", "joint"): "99.64 ± 0.03",
+    ("permuted-mnist", "joint"): "97.59 ± 0.02",
+    ("split-cifar10", "joint"): "80.42 ± 0.95",
+    ("split-cifar100", "joint"): "52.30 ± 0.02",
+    ("split-mnist", "hvcl"): "97.50 ± 0.33",
+    ("permuted-mnist", "hvcl"): "97.07 ± 0.62",
+    ("split-cifar10", "hvcl"): "78.41 ± 1.18",
+    ("split-cifar100", "hvcl"): "33.10 ± 0.62",
+    ("split-mnist", "ucb"): "97.70 ± 0.03",
+    ("permuted-mnist", "ucb"): "92.50 ± 0.01",
+    ("split-mnist", "tlr"): "80.64 ± 1.25",
+    ("split-cifar10", "tlr"): "74.89 ± 0.61",
+    ("split-cifar100", "ncl"): "38.79 ± 0.24",
+    ("split-cifar10", "mas"): "73.50 ± 1.54",
+    ("split-mnist", "si"): "99.14 ± 0.49",
+    ("permuted-mnist", "si"): "94.75 ± 0.49",
+    ("split-cifar10", "si"): "63.31 ± 3.79",
+    ("split-cifar100", "si"): "36.33 ± 4.23",
+    ("split-mnist", "vcl"): "98.50 ± 1.78",
+    ("permuted-mnist", "vcl"): "96.60 ± 1.34",
+    ("split-mnist", "ewc"): "85.48 ± 5.36",
+    ("permuted-mnist", "ewc"): "94.74 ± 0.22",
+    ("split-mnist", "lwf"): "99.60 ± 0.13",
+    ("permuted-mnist", "lwf"): "69.84 ± 2.00",
+    ("split-cifar10", "gem"): "79.10",
+    ("split-cifar10", "agem"): "74.07",
+    ("split-cifar100", "gem"): "40.60",
+    ("split-cifar100", "agem"): "46.88",
+    ("split-cifar10", "hal"): "75.19",
+    ("split-cifar100", "hal"): "47.88",
+}
+"""The paper's own tables, in %, whose rows mix scenarios: printed beside ours, not comparable without a look at docs/."""
+
+_HEAD = ("method", "memory", "accuracy %", "the paper's", "seconds", "seeds")
+_SCENARIOS = ("domain", "class", "task")
+
+
+def _groups(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
+    """Cells that may be compared, under a title, the best first."""
+    keys = sorted(
+        {(c.benchmark, _SCENARIOS.index(c.scenario), c.supervision, c.budget or "") for c in cells},
+    )
+    groups = []
+    for benchmark, scenario, supervision, budget in keys:
+        same = [
+            c
+            for c in cells
+            if (c.benchmark, _SCENARIOS.index(c.scenario), c.supervision, c.budget or "")
+            == (benchmark, scenario, supervision, budget)
+        ]
+        words = f"{benchmark}, {_SCENARIOS[scenario].capitalize()}-IL, {supervision}" + (f", budget {budget}" if budget else "")
+        groups.append((words, sorted(same, key=lambda c: -statistics.mean(c.accuracies))))
+    return groups
+
+
+def _row(cell: Cell) -> tuple[str, ...]:
+    accuracies = [100 * value for value in cell.accuracies]
+    spread = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
+    shown = f"{statistics.mean(accuracies):.2f}{spread}"
+    paper = PAPER.get((cell.benchmark, cell.method), "")
+    return (cell.method, cell.memory, shown, paper, f"{cell.seconds:.0f}", str(len(cell.seeds)))
+
+
+def markdown_table(cells: Sequence[Cell]) -> str:
+    """One table for each benchmark, scenario, supervision and budget; mean and standard deviation over seeds."""
+    parts = []
+    for title, group in _groups(cells):
+        lines = [f"**{title}**", "", f"| {' | '.join(_HEAD)} |", "|---" * len(_HEAD) + "|"]
+        lines += [f"| {' | '.join(_row(cell))} |" for cell in group]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def html_table(cells: Sequence[Cell], title: str = "hvcl results") -> str:
+    """The same as one self-contained HTML page."""
+    style = (
+        ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+        "table{border-collapse:collapse;margin:.5rem 0 2rem}th,td{text-align:left;padding:.2rem .9rem .2rem 0;"
+        "border-bottom:1px solid #8884}td:nth-child(n+3){font-variant-numeric:tabular-nums}"
+    )
+    parts = [f"<h1>{html.escape(title)}</h1>"]
+    for words, group in _groups(cells):
+        head = "".join(f"<th scope=col>{html.escape(name)}</th>" for name in _HEAD)
+        rows = "".join("<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in _row(cell)) + "</tr>" for cell in group)
+        parts.append(f"<h2>{html.escape(words)}</h2><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+    heading = f'<meta charset=utf-8><meta name=viewport content="width=device-width"><title>{html.escape(title)}</title>'
+    return f"<!doctype html><html lang=en><head>{heading}<style>{style}</style></head><body>{''.join(parts)}</body></html>\n"

@@ -1,0 +1,120 @@
+"""Cells: from a run to a file and back."""
+
+import json
+
+import pytest
+
+from hvcl.errors import RunError
+from hvcl.results import Cell, cell_of, check, html_table, load_cells, markdown_table, save_cell
+from hvcl.runs import RunConfig, RunFolder
+from hvcl.runs.record import execute
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run of two seeds, and its results."""
+    folder = tmp_path_factory.mktemp("run") / "naive"
+    config = RunConfig.make("split-digits", "naive", (1, 2), {"scenario": "domain", "epochs": 1}, {"hidden": (8,)})
+    names = [task.name for task in config.make_stream(1).tasks]
+    RunFolder(folder).prepare(config, {"memory": "none", "task_names": names}, resume=False, force=False)
+    return folder, [execute(RunFolder(folder), seed) for seed in (1, 2)]
+
+
+def made_up(**changes):
+    results = [{"seed": s, "average_accuracy": a, "seconds": 2.0 * s} for s, a in ((1, 0.5), (2, 0.7))]
+    return Cell(
+        {
+            "benchmark": "split-mnist",
+            "scenario": "domain",
+            "supervision": "boundaries",
+            "memory": "none",
+            "method": "hvcl",
+            "results": results,
+            "stream": {},
+            "learner": {},
+        }
+        | changes
+    )
+
+
+def test_a_cell_holds_what_the_run_found_and_how(run, tmp_path):
+    folder, results = run
+    cell = cell_of(folder, results, "quick")
+    path = save_cell(cell, tmp_path)
+    assert path.name == "split-digits-domain-naive-quick.json"
+    (loaded,) = load_cells(tmp_path)
+    assert loaded.document == json.loads(json.dumps(cell.document))
+    assert loaded.accuracies == [result["average_accuracy"] for result in results]
+    assert loaded.seeds == [1, 2]
+    assert loaded.document["stream"]["epochs"] == 1
+    assert loaded.document["learner"]["hidden"] == [8]
+    assert "commit" in loaded.document["environment"]
+    assert all("layers" not in result for result in loaded.document["results"])
+
+
+def test_a_sample_that_is_run_again_gives_the_committed_numbers(run):
+    folder, results = run
+    cell = cell_of(folder, results)
+    found = list(check([cell], sample=5, seed=0))
+    assert sorted(c.seed for c in found) == [1, 2]
+    assert all(c.difference == 0 for c in found)
+    wrong = Cell(cell.document | {"results": [results[0] | {"average_accuracy": 0.123}]})
+    (one,) = check([wrong], sample=5, seed=0)
+    assert one.found == results[0]["average_accuracy"] and one.difference > 0.1
+
+
+def test_what_took_too_long_is_not_run_again(run):
+    folder, results = run
+    slow = [results[0] | {"seconds": 1e6}, results[1]]
+    found = list(check([cell_of(folder, slow)], sample=5, seed=0, most_seconds=1000.0))
+    assert [c.seed for c in found] == [2]
+
+
+def test_names_tell_cells_apart():
+    names = {
+        made_up().name,
+        made_up(supervision="task-free").name,
+        made_up(budget="quick").name,
+        made_up(scenario="class").name,
+        made_up(method="naive").name,
+    }
+    assert names == {
+        "split-mnist-domain-hvcl",
+        "split-mnist-domain-task-free-hvcl",
+        "split-mnist-domain-hvcl-quick",
+        "split-mnist-class-hvcl",
+        "split-mnist-domain-naive",
+    }
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"results": []}', "not json", '{"results": [{"seed": 1}]}'])
+def test_a_file_that_is_no_cell_is_named(content, tmp_path):
+    (tmp_path / "bad.json").write_text(content)
+    with pytest.raises(RunError, match=r"bad\.json"):
+        load_cells(tmp_path)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(RunError, match="nowhere"):
+        load_cells(tmp_path / "nowhere")
+
+
+def test_markdown_has_mean_deviation_paper_and_seeds():
+    text = markdown_table([made_up()])
+    assert "**split-mnist, Domain-IL, boundaries**" in text
+    # mean of 50 and 70; sample deviation of two numbers 20 apart is 20 / sqrt(2)
+    assert "| hvcl | none | 60.00 ± 14.14 | 97.50 ± 0.33 | 3 | 2 |" in text
+
+
+def test_only_what_may_be_compared_stands_in_one_table_and_the_best_is_first():
+    better = made_up(method="exact", results=[{"seed": 1, "average_accuracy": 0.99, "seconds": 1.0}])
+    cells = [made_up(), better, made_up(scenario="class"), made_up(budget="quick"), made_up(supervision="task-free")]
+    text = markdown_table(cells)
+    assert text.count("**split-mnist") == 4
+    assert text.index("| exact | none | 99.00 |") < text.index("| hvcl |")
+
+
+def test_html_escapes_and_holds_the_same_numbers():
+    page = html_table([made_up(memory="<script>")], title="a & b")
+    assert "<script>" not in page and "&lt;script&gt;" in page and "a &amp; b" in page
+    assert "60.00 ± 14.14" in page
