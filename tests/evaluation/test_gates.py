@@ -163,6 +163,66 @@ def test_networks_without_experts_have_nothing_to_measure() -> None:
         assert meter.measure(seen=1) == {}
 
 
+def own_meter(tasks: list[list[Tensor]], network: nn.Module | None = None) -> GateMeter:
+    """Of a learner with experts of its own: for each task, p(m|x) batch by batch."""
+    meter = GateMeter(network)
+    for batches in tasks:
+        meter.begin_task()
+        for p in batches:
+            meter.record(p)
+    return meter
+
+
+def test_experts_of_the_learner_itself_are_measured_like_a_layer() -> None:
+    sure, half = torch.eye(3)[[0, 0]], torch.tensor([[0.5, 0.0, 0.5]])
+    known = own_meter([[sure], [half, half]]).measure(seen=2)
+    assert list(known) == ["gate"]
+    assert known["gate"].usage == [[1.0, 0.0, 0.0], [0.5, 0.0, 0.5]]
+    assert known["gate"].routed == [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    assert known["gate"].marginal_entropy == pytest.approx(bits(np.array([0.75, 0.25])))
+    assert known["gate"].conditional_entropy == pytest.approx(0.5)
+    assert known["gate"].information == pytest.approx(bits(np.array([0.75, 0.25])) - 0.5)
+
+
+def test_the_number_of_own_experts_may_differ_from_batch_to_batch() -> None:
+    known = own_meter([[torch.ones(3, 1)], [torch.eye(4)[[3]], torch.eye(2)[[1]]]]).measure(seen=1)["gate"]
+    assert known.usage == known.routed == [[1.0, 0.0, 0.0, 0.0], [0.0, 0.5, 0.0, 0.5]]
+    assert known.marginal_entropy == known.information == 0.0, "only the first task was seen"
+
+
+def test_own_experts_stand_beside_the_layers() -> None:
+    layer = nn.Sequential(OrderedDict(inner=MoVELinear(2, 2, experts=2)))
+    layer(torch.randn(4, 2))
+    assert list(own_meter([[torch.eye(2)]], layer).measure(seen=1)) == ["inner", "gate"]
+
+
+def test_own_experts_that_have_learned_nothing_are_left_out() -> None:
+    meter = own_meter([[], []])
+    meter.record(None)
+    assert meter.measure(seen=2) == {}
+    assert GateMeter(None).measure(seen=0) == {}
+
+
+@pytest.mark.parametrize("method", ["exact", "hvcl-growing"])
+def test_evaluate_measures_the_learners_own_experts(method: str) -> None:
+    settings = {"random_features": 50} if method == "exact" else {"hidden": (8,)}
+    learner = create(method, Problem((4,), 2), 1, warmup=64, **settings)
+    random = torch.Generator().manual_seed(0)
+    tasks = [torch.randn(1500, 4, generator=random) + shift for shift in (-20.0, 0.0, 20.0)]
+    tests = [TestSet(f"{i}", Examples(x, (x[:, 0] > x.mean()).long(), torch.arange(len(x))), None) for i, x in enumerate(tasks)]
+    before = evaluate(learner, tests, seen=0).layers
+    assert all(len(row) == 1 for layer in before.values() for row in layer.usage), "one expert at most"
+    for task, test in enumerate(tests):
+        for x, y, _ in test.batches():
+            learner.observe(x, y)
+        known = evaluate(learner, tests, seen=task + 1).layers["gate"]
+        assert len(known.usage) == 3
+        assert {len(row) for row in known.usage + known.routed} == {task + 1}
+        np.testing.assert_allclose(np.sum(known.usage, 1), 1, atol=1e-5)
+    assert known.information == pytest.approx(np.log2(3), abs=0.1)
+    assert np.diag(known.routed).min() > 0.95
+
+
 def test_measurements_are_plain_json() -> None:
     known = meter_of(network(), [torch.randn(20, 4)]).measure(seen=1)["first"]
     document = json.loads(json.dumps(known.to_json(), allow_nan=False))

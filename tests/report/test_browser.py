@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import zlib
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,30 @@ def test_the_picture_is_not_blank(rendered: tuple[str, list[str], Path]) -> None
 
     # Of a page of one colour all lines of pixels are the same, whatever filter they were written with.
     assert len({lines[start : start + width] for start in range(0, len(lines), width)}) > 200
+
+
+def test_the_drift_section_is_silent_and_as_long_as_the_stream(
+    chromium: str, tmp_path: Path, write_run: Callable[..., Path], outcome: Callable[..., dict[str, Any]]
+) -> None:
+    experts = [
+        {"expert": m, "opened_step": 50 * m, "opened_after": 500 * m, "examples": 500, "labels": {"0": 500}}
+        | {"stretches": [[50 * m, 50 * m + 49, 500]]}
+        for m in range(2)
+    ]
+    run = write_run("run", {1: outcome([[0.9, 0.5], [0.7, 0.8]], experts=experts, steps=100)}, supervision="task-free")
+    page = write_report([run], tmp_path / "report.html")
+    # In the browser's own words: where the bars lie within their lanes, in percent, and what is told when they are pointed at.
+    measure = """<script>
+      const told = [...document.querySelectorAll(".timeline .bar")].map((bar) => {
+        const [inner, outer] = [bar.getBoundingClientRect(), bar.ownerSVGElement.getBoundingClientRect()];
+        bar.dispatchEvent(new PointerEvent("pointerenter"));
+        const share = (place) => Math.round(100 * (place - outer.left) / outer.width);
+        return share(inner.left) + "-" + share(inner.right) + " " + document.querySelector(".bubble").textContent;
+      });
+      document.body.dataset.told = told.join("; ");
+    </script></body>"""
+    page.write_text(page.read_text().replace("</body>", measure))
+    for width in (1000, 700):
+        document, console = browse(chromium, page, tmp_path, f"--window-size={width},1400")
+        assert console == []
+        assert 'data-told="0-50 steps 0 to 49: 500 examples, 100 % of all; 50-100 steps 50 to 99: 500' in document

@@ -55,6 +55,62 @@ def test_null_is_not_a_number(write_run: WriteRun, outcome: Callable[..., dict[s
     assert math.isnan(result.nll)
 
 
+EXPERT = {
+    "expert": 0,
+    "opened_step": 3,
+    "opened_after": 96,
+    "examples": 40,
+    "labels": {"0": 30, "1": 10},
+    "stretches": [[3, 4, 32], [7, 7, 8]],
+}
+
+
+def test_experts_are_read(write_run: WriteRun, outcome: Callable[..., dict[str, object]]) -> None:
+    result = load_run(write_run("run", {1: outcome(MATRIX, experts=[EXPERT])})).seeds[0].result
+
+    assert result is not None
+    (expert,) = result.experts
+    assert (expert.number, expert.opened_step, expert.opened_after, expert.examples) == (0, 3, 96, 40)
+    assert expert.labels == {"0": 30, "1": 10}
+    assert expert.stretches == ((3, 4, 32), (7, 7, 8))
+
+
+def test_results_from_before_there_were_experts_are_read(write_run: WriteRun, outcome: Callable[..., dict[str, object]]) -> None:
+    assert "experts" not in outcome(MATRIX)
+    for result in (outcome(MATRIX), outcome(MATRIX, experts=[])):
+        loaded = load_run(write_run("run", {1: result})).seeds[0].result
+        assert loaded is not None
+        assert loaded.experts == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"expert": -1}, "'expert' is not a whole number of at least 0"),
+        ({"examples": 1.5}, "'examples' is not a whole number"),
+        ({"labels": {"0": "many"}}, "'labels' is not counts by name"),
+        ({"labels": [1]}, "'labels' is not an object"),
+        ({"stretches": [[5, 4, 1]]}, "'stretches' is not a list of [first step, last step, examples]"),
+        ({"stretches": [[5, 6]]}, "'stretches' is not a list of"),
+        ({"stretches": 5}, "'stretches' is not a list of"),
+    ],
+)
+def test_a_damaged_expert_is_named(
+    write_run: WriteRun, outcome: Callable[..., dict[str, object]], change: dict[str, object], message: str
+) -> None:
+    folder = write_run("run", {1: outcome(MATRIX, experts=[EXPERT | change])})
+
+    with pytest.raises(RunError, match=re.escape(message)) as error:
+        load_run(folder)
+
+    assert str(folder / "seed-1/result.json") in str(error.value)
+
+
+def test_tasks_begin_where_the_evaluations_say(write_run: WriteRun, realistic_runs: Path) -> None:
+    assert load_run(realistic_runs / "hvcl").seeds[0].task_starts() == (0, 100, 200, 300, 400)
+    assert load_run(write_run("run", {1: MATRIX})).seeds[0].task_starts() == (0,)
+
+
 @pytest.mark.parametrize("tail", [b'{"kind": "terms", "step": 3, "ta', b'{"kind": "terms", "\xc3', b"\n\n", b"\x00\x00\x00"])
 def test_a_last_line_cut_off_is_left_out(write_run: WriteRun, tail: bytes) -> None:
     folder = write_run("run", {1: MATRIX})

@@ -134,6 +134,35 @@ def test_layers_with_one_expert_are_only_named(write_run: WriteRun, outcome: Cal
     assert "first 25 75 0 100 second 50 50 100 0" in text
 
 
+EXPERTS = [
+    {"expert": 0, "opened_step": 0, "opened_after": 0, "examples": 60, "labels": {"0": 60}, "stretches": [[0, 5, 60]]},
+    {"expert": 1, "opened_step": 6, "opened_after": 60, "examples": 40, "labels": {"1": 40}, "stretches": [[6, 9, 40]]},
+]
+
+
+def test_the_drift_of_growing_learners_is_shown(
+    write_run: WriteRun, outcome: Callable[..., dict[str, object]], realistic_runs: Path
+) -> None:
+    page = page_of(write_run("run", {1: outcome(MATRIX, experts=EXPERTS, steps=10)}, supervision="task-free"))
+    elements = Elements(page).elements
+    classes = [attributes.get("class") for _, attributes in elements]
+
+    assert classes.count("strip lane") == classes.count("opening") == classes.count("bar") == 2
+    descriptions = [attributes["aria-label"] for _, attributes in elements if attributes.get("role") == "img"]
+    assert any("2 experts: expert 1 opened at step 0" in (text or "") for text in descriptions)
+    text = words_of(page)
+    assert "Expert 2 opened at step 6, after 60 examples" in text
+    assert "which the learner is not told" in text
+    assert ("a", {"href": "#group-1-drift"}) in elements
+    assert "drift" not in str(Elements(page_of(realistic_runs)).elements), "no learner there opens experts"
+
+
+def test_boundaries_and_given_tasks_are_told(write_run: WriteRun, outcome: Callable[..., dict[str, object]]) -> None:
+    for number, told in enumerate(({"supervision": "boundaries"}, {"supervision": "task-free", "scenario": "task"})):
+        page = page_of(write_run(f"run-{number}", {1: outcome(MATRIX, experts=EXPERTS)}, **told))
+        assert "which the learner is told" in words_of(page)
+
+
 def test_hostile_names_stay_text(write_run: WriteRun, outcome: Callable[..., dict[str, object]]) -> None:
     attacks = ["<script>alert(1)</script>", "\"><img src=x onerror='alert(2)'>", "</title></style></svg><b>", "{{ 7 * 7 }}"]
     for number, attack in enumerate(attacks):
@@ -146,7 +175,7 @@ def test_hostile_names_stay_text(write_run: WriteRun, outcome: Callable[..., dic
         }
         folder = write_run(
             f"run-{number}",
-            {1: outcome(MATRIX, layers={attack: layer})},
+            {1: outcome(MATRIX, layers={attack: layer, "gate": layer}, experts=[{**EXPERTS[0], "labels": {attack: 60}}])},
             benchmark=attack,
             scenario=attack,
             supervision=attack,
@@ -154,11 +183,12 @@ def test_hostile_names_stay_text(write_run: WriteRun, outcome: Callable[..., dic
             method=attack,
             task_names=[attack, "a"],
             learner={attack: attack},
-            stream={attack: [attack, {attack: attack}]},
+            stream={attack: [attack, {attack: attack}], "blur": attack},
         )
         (folder / "seed-1" / "environment.json").write_text(json.dumps({attack: attack}))
         terms = {"kind": "terms", "step": 1, "task": 0, "terms": {attack: 1.0}}
-        (folder / "seed-1" / "metrics.jsonl").write_text(json.dumps(terms))
+        moments = [{"kind": "evaluation", "step": 100 * after, "after": after, "accuracy": [0.5, 0.5]} for after in range(3)]
+        (folder / "seed-1" / "metrics.jsonl").write_text("\n".join(map(json.dumps, [terms, *moments])))
 
         page = Elements(render([load_run(folder)], title=attack))
 
@@ -168,6 +198,7 @@ def test_hostile_names_stay_text(write_run: WriteRun, outcome: Callable[..., dic
         assert "b" not in tags
         assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
         assert page.text.count(attack) > 10
+        assert f"{attack}: 60" in page.text
 
 
 def test_the_same_runs_give_the_same_page(realistic_runs: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hvcl.layers import MoVELayer
 
@@ -28,47 +29,75 @@ class LayerInformation:
         return dict(vars(self))
 
 
+OWN_EXPERTS = "gate"
+"""The name under which the experts of a learner itself are measured, beside the layers of its network."""
+
+
+@dataclass
+class _Sums:
+    """Over one task's examples: each expert's probability mass and first choices, the entropies in nats, how many examples."""
+
+    mass: Tensor
+    chosen: Tensor
+    entropy: float = 0.0
+    count: int = 0
+
+    def add(self, p: Tensor) -> None:
+        """More examples; there may be more experts than before."""
+        experts = max(len(self.mass), p.shape[1])
+        self.mass = _widened(self.mass, experts) + _widened(p.sum(0), experts)
+        self.chosen = _widened(self.chosen, experts) + torch.bincount(p.argmax(1), minlength=experts)
+        self.entropy += float(torch.special.entr(p).sum())
+        self.count += len(p)
+
+
 class GateMeter:
-    """Collects the gate probabilities of every MoVE layer, task by task, right after each forward pass."""
+    """Collects the gate probabilities of every MoVE layer, task by task, right after each forward pass; and of the learner's own
+    experts, where it has some."""
 
     def __init__(self, network: nn.Module | None) -> None:
         self.layers = {} if network is None else {n: m for n, m in network.named_modules() if isinstance(m, MoVELayer)}
-        self._sums: dict[str, list[tuple[Tensor, Tensor, float, int]]] = {name: [] for name in self.layers}
+        self._sums: dict[str, list[_Sums]] = {name: [] for name in (*self.layers, OWN_EXPERTS)}
 
     def begin_task(self) -> None:
         """The next batches belong to a new task."""
-        for name, layer in self.layers.items():
-            zeros = torch.zeros(layer.experts, dtype=torch.float64)
-            self._sums[name].append((zeros, zeros.clone(), 0.0, 0))
+        for tasks in self._sums.values():
+            tasks.append(_Sums(torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64)))
 
-    def record(self) -> None:
-        """Read what the last forward pass left in every layer."""
+    def record(self, own: Tensor | None = None) -> None:
+        """Read what the last forward pass left in every layer; `own` is p(m|x) ``[B, experts]`` of the learner's own experts."""
         for name, layer in self.layers.items():
-            mass, chosen, entropy, count = self._sums[name][-1]
             log_probabilities = layer.gate_log_probabilities
             if log_probabilities is None:  # one expert: it serves everything
-                self._sums[name][-1] = (torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64), 0.0, 1)
-                continue
-            p = log_probabilities.detach().double().exp()
-            mass = mass + p.sum(0)
-            chosen = chosen + torch.bincount(p.argmax(1), minlength=layer.experts)
-            entropy += float(torch.special.entr(p).sum())
-            self._sums[name][-1] = (mass, chosen, entropy, count + len(p))
+                one = torch.ones(1, dtype=torch.float64)
+                self._sums[name][-1] = _Sums(one, one, count=1)
+            else:
+                self._sums[name][-1].add(log_probabilities.detach().double().exp())
+        if own is not None:
+            self._sums[OWN_EXPERTS][-1].add(own.detach().double())
 
     def measure(self, seen: int) -> dict[str, LayerInformation]:
         """Entropies and information over the first `seen` tasks' data; usage for every task."""
         measured = {}
         for name, tasks in self._sums.items():
+            if not tasks or not all(sums.count for sums in tasks):
+                continue  # no experts, or none that has learned anything yet
             of_seen = tasks[:seen]
-            total = sum(count for *_, count in of_seen)
-            marginal = sum((mass for mass, *_ in of_seen), torch.zeros(())) / total
-            conditional = sum(entropy for _, _, entropy, _ in of_seen) / total / math.log(2)
+            experts = max(len(sums.mass) for sums in tasks)
+            total = sum(sums.count for sums in of_seen)
+            marginal = torch.stack([_widened(sums.mass, experts) for sums in of_seen]).sum(0) / total
+            conditional = sum(sums.entropy for sums in of_seen) / total / math.log(2)
             entropy = float(torch.special.entr(marginal).sum()) / math.log(2)
             measured[name] = LayerInformation(
                 marginal_entropy=entropy,
                 conditional_entropy=conditional,
                 information=max(0.0, entropy - conditional),
-                usage=[(mass / count).tolist() for mass, _, _, count in tasks],
-                routed=[(chosen / count).tolist() for _, chosen, _, count in tasks],
+                usage=[(_widened(sums.mass, experts) / sums.count).tolist() for sums in tasks],
+                routed=[(_widened(sums.chosen, experts) / sums.count).tolist() for sums in tasks],
             )
         return measured
+
+
+def _widened(values: Tensor, experts: int) -> Tensor:
+    """Of at least this many experts: those that were not there have nothing."""
+    return F.pad(values, (0, max(0, experts - len(values))))

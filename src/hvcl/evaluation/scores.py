@@ -52,7 +52,7 @@ def evaluate(learner: Learner, tests: Sequence[TestSet], seen: int) -> Evaluatio
                 raise HvclError(f"the learner's predictions on {test.name!r} are not finite probabilities: it has diverged")
             probabilities.append(predicted)
             targets.append(y)
-            meter.record()
+            meter.record(learner.expert_probabilities)
         scores.append(score(torch.cat(probabilities), torch.cat(targets)))
     return Evaluation(scores, meter.measure(seen or len(tests)))
 

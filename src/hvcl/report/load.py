@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hvcl.errors import RunError
-from hvcl.report.run import Config, Evaluation, Layer, Matrix, Result, Run, Seed, Terms, Vector
+from hvcl.report.run import Config, Evaluation, Expert, Layer, Matrix, Result, Run, Seed, Stretch, Terms, Vector
 
 FORMAT = 1
 SEARCH_DEPTH = 3
@@ -140,6 +140,8 @@ def _result(fields: _Fields, tasks: int) -> Result:
         stored_bytes=fields.number("stored_bytes"),
         steps=fields.number("steps"),
         seconds=fields.number("seconds"),
+        # Runs from before there were such learners do not say.
+        experts=tuple(_expert(expert) for expert in fields.objects("experts")) if "experts" in fields.values else (),
     )
 
 
@@ -150,6 +152,17 @@ def _layer(fields: _Fields, tasks: int) -> Layer:
         information=fields.number("information"),
         usage=fields.matrix("usage", tasks),
         routed=fields.matrix("routed", tasks),
+    )
+
+
+def _expert(fields: _Fields) -> Expert:
+    return Expert(
+        number=fields.count("expert"),
+        opened_step=fields.count("opened_step"),
+        opened_after=fields.count("opened_after"),
+        examples=fields.count("examples"),
+        labels=fields.counts_by_name("labels"),
+        stretches=fields.stretches("stretches"),
     )
 
 
@@ -185,6 +198,20 @@ def _row(value: object, length: int | None = None) -> Vector:
     return tuple(_number(entry) for entry in value)
 
 
+def _count(value: object) -> int:
+    number = _instance(value, int)
+    if number < 0:
+        raise TypeError
+    return number
+
+
+def _stretch(value: object) -> Stretch:
+    numbers = [_count(number) for number in _instance(value, list)]
+    if len(numbers) != 3 or numbers[0] > numbers[1]:
+        raise TypeError
+    return Stretch(*numbers)
+
+
 class _Fields:
     """Typed access to one JSON object; whatever does not fit raises a `RunError` that says where it stands."""
 
@@ -202,6 +229,9 @@ class _Fields:
 
     def integer(self, name: str) -> int:
         return self._read(name, "a whole number", lambda value: _instance(value, int))
+
+    def count(self, name: str) -> int:
+        return self._read(name, "a whole number of at least 0", _count)
 
     def number(self, name: str) -> float:
         return self._read(name, "a number", _number)
@@ -228,6 +258,17 @@ class _Fields:
     def numbers_by_name(self, name: str) -> Mapping[str, float]:
         values = self.mapping(name)
         return self._read(name, "numbers by name", lambda _: {key: _number(value) for key, value in values.items()})
+
+    def counts_by_name(self, name: str) -> Mapping[str, int]:
+        values = self.mapping(name)
+        return self._read(name, "counts by name", lambda _: {key: _count(value) for key, value in values.items()})
+
+    def stretches(self, name: str) -> tuple[Stretch, ...]:
+        expected = "a list of [first step, last step, examples]"
+        return self._read(name, expected, lambda value: tuple(_stretch(item) for item in _instance(value, list)))
+
+    def objects(self, name: str) -> list[_Fields]:
+        return [_Fields(value, f"{self.where}, {name!r},") for value in self.items(name, dict)]
 
     def children(self, name: str) -> dict[str, _Fields]:
         return {key: _Fields(value, f"{self.where}, {key!r} in {name!r},") for key, value in self.mapping(name).items()}

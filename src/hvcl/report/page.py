@@ -241,6 +241,8 @@ def _view(group: Group, styles: figures.Styles, number: int) -> dict[str, object
         "accuracy_numbers": figures.accuracy_numbers(group),
         "task_charts": figures.task_charts(group, styles),
         "matrices": figures.accuracy_matrices(group),
+        "told": group.supervision == "boundaries" or group.scenario == "task",
+        "drift": figures.drift_figures(group, styles),
         "experts": figures.expert_figures(group),
         "term_charts": figures.term_charts(group, styles),
         "labels": [entry.label for entry in group.entries],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 Vector = tuple[float, ...]
 Matrix = tuple[Vector, ...]
@@ -44,6 +45,30 @@ class Layer:
         return max((len(row) for row in self.usage), default=0)
 
 
+class Stretch(NamedTuple):
+    """Consecutive steps in which an expert learned, `last` included, and from how many examples."""
+
+    first: int
+    last: int
+    examples: int
+
+
+@dataclass(frozen=True)
+class Expert:
+    """What one expert of a learner that opens experts as it goes has learned from."""
+
+    number: int
+    """From 0, in the order of opening."""
+    opened_step: int
+    """The step, from 0, that gave it its first example."""
+    opened_after: int
+    """The examples that the learner had seen before that step."""
+    examples: int
+    labels: Mapping[str, int]
+    """Examples per label."""
+    stretches: tuple[Stretch, ...]
+
+
 @dataclass(frozen=True)
 class Terms:
     """The named loss terms, averaged over the steps since the record before."""
@@ -81,6 +106,8 @@ class Result:
     stored_bytes: float
     steps: float
     seconds: float
+    experts: tuple[Expert, ...] = ()
+    """Those that the learner opened as it went, if it is one that does."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +126,10 @@ class Seed:
             return {evaluation.after: evaluation.accuracy for evaluation in self.evaluations}
         rows = (self.result.initial_accuracy, *self.result.accuracy_matrix)
         return dict(enumerate(rows))
+
+    def task_starts(self) -> tuple[int, ...]:
+        """The steps, from 0, with which the tasks began that the seed has come to; blurred, the middles of the transitions."""
+        return (0, *(evaluation.step for evaluation in self.evaluations if 0 < evaluation.after < len(evaluation.accuracy)))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
-from hvcl.report.run import Config, Run, Seed
+from hvcl.report.run import Config, Expert, Run, Seed
 from hvcl.report.words import memory_words
 
 LOWER_BOUND = "naive"
@@ -50,6 +50,15 @@ class Row(TypedDict):
     seconds: Statistic | None
     seeds_finished: int
     seeds_planned: int
+
+
+class Span(NamedTuple):
+    """Steps from `first` to before `end` in which an expert learned: from how many examples, and their share of all then."""
+
+    first: int
+    end: int
+    examples: float
+    share: float
 
 
 @dataclass(frozen=True)
@@ -158,9 +167,42 @@ def terms_over_time(seeds: Sequence[Seed], name: str, tasks: int, bins: int) -> 
     return _over_seeds([_binned_terms(seed, name, tasks, bins) for seed in seeds])
 
 
+def expert_spans(experts: Sequence[Expert], steps: int, most: int) -> list[list[Span]]:
+    """When each expert learned, in at most `most` spans each, whatever the number of its stretches.
+
+    The steps are cut into equal parts, over which the examples of a stretch are spread evenly; neighbouring parts with the same
+    share, to a percent, are one span.
+    """
+    width = max(1, math.ceil(steps / most))
+    amounts: list[dict[int, float]] = [{} for _ in experts]
+    totals: dict[int, float] = {}
+    for expert, mine in zip(experts, amounts, strict=True):
+        for first, last, examples in expert.stretches:
+            for part in range(first // width, last // width + 1):
+                inside = min(last, (part + 1) * width - 1) - max(first, part * width) + 1
+                amount = examples * inside / (last - first + 1)
+                mine[part] = mine.get(part, 0.0) + amount
+                totals[part] = totals.get(part, 0.0) + amount
+    return [_joined(mine, totals, width, steps) for mine in amounts]
+
+
 def differing_stream_options(group: Group) -> list[str]:
     """The stream options in which the runs of a group differ: comparisons in the group must mention them."""
     return _differing([entry.run.config.stream for entry in group.entries])
+
+
+def _joined(amounts: Mapping[int, float], totals: Mapping[int, float], width: int, steps: int) -> list[Span]:
+    def alike(numbered: tuple[int, int]) -> tuple[int, int]:
+        place, part = numbered
+        return part - place, round(100 * amounts[part] / totals[part])  # the difference is the same for consecutive parts
+
+    spans = []
+    for _, run in itertools.groupby(enumerate(sorted(part for part in amounts if amounts[part])), key=alike):
+        parts = [part for _, part in run]
+        examples = math.fsum(amounts[part] for part in parts)
+        share = examples / math.fsum(totals[part] for part in parts)
+        spans.append(Span(parts[0] * width, min((parts[-1] + 1) * width, steps), examples, share))
+    return spans
 
 
 def _row(group: Group, entry: Entry) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -195,6 +195,17 @@ def _execute(folder: RunFolder, seed: int, tell: Tell, stop: Stop, checkpoint_se
     return result
 
 
+def expert_records(learner: Learner) -> list[dict[str, Any]]:
+    """What each expert of a growing learner has learned from and when, as it reads back from JSON; empty for other learners."""
+    records = [] if learner.expert_log is None else learner.expert_log.records
+    return [
+        asdict(record)
+        | {"labels": {str(label): count for label, count in sorted(record.labels.items())}}
+        | {"stretches": [list(stretch) for stretch in record.stretches]}
+        for record in records
+    ]
+
+
 def summarise(
     config: RunConfig, seed: int, matrix: AccuracyMatrix, last: dict[str, Any], learner: Learner, recorder: Recorder
 ) -> dict[str, Any]:
@@ -212,6 +223,7 @@ def summarise(
         "nll": sum(last["nll"]) / tasks,
         "calibration_error": sum(last["calibration_error"]) / tasks,
         "layers": last["layers"],
+        "experts": expert_records(learner),
         "parameters": learner.parameters,
         "stored_bytes": tensor_bytes(learner.state_dict()),
         "steps": recorder.step,

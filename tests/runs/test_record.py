@@ -1,0 +1,52 @@
+"""What a finished seed writes down of a learner's own experts."""
+
+import json
+
+import pytest
+
+from hvcl.runs import RunConfig, RunFolder
+from hvcl.runs.record import InterruptedRun, execute
+
+FACTS = {"memory": "none", "task_names": ["a"]}
+
+
+def prepared(path, method, learner, **stream):
+    folder = RunFolder(path)
+    config = RunConfig.make("split-digits", method, (1,), {"epochs": 1, "batch_size": 32} | stream, learner)
+    folder.prepare(config, FACTS, resume=False, force=False)
+    return folder
+
+
+def test_experts_are_written_as_they_read_back(tmp_path):
+    folder = prepared(tmp_path / "run", "exact", {"random_features": 200})
+    result = execute(folder, 1)
+    written = json.loads(folder.seed(1).result_path.read_text())
+    assert written == result, "the same whether the seed has just run or is read from its file"
+    experts = written["experts"]
+    assert [expert["expert"] for expert in experts] == [0, 1, 2, 3, 4]
+    assert [expert["opened_step"] for expert in experts] == [e["step"] for e in folder.seed(1).evaluations()[:-1]]
+    seen = 0
+    for expert in experts:
+        assert expert["opened_after"] == seen
+        assert list(expert["labels"]) == ["0", "1"]
+        assert sum(expert["labels"].values()) == expert["examples"] == sum(count for *_, count in expert["stretches"])
+        seen += expert["examples"]
+    assert experts[-1]["stretches"][-1][1] == written["steps"] - 1
+    gate = written["layers"]["gate"]
+    assert [len(row) for row in gate["usage"]] == [5] * 5
+
+
+def test_a_resumed_run_has_the_same_experts(tmp_path):
+    whole, broken = (prepared(tmp_path / name, "exact", {"random_features": 100}, task_free=True) for name in "ab")
+    asked = iter([False] * 20 + [True])
+    with pytest.raises(InterruptedRun):
+        execute(broken, 1, stop=lambda: next(asked))
+    first, second = execute(whole, 1), execute(broken, 1)
+    assert first["experts"] == second["experts"] != []
+    assert first["layers"] == second["layers"]
+
+
+def test_other_learners_have_none(tmp_path):
+    result = execute(prepared(tmp_path / "run", "naive", {"hidden": (4,)}), 1)
+    assert result["experts"] == []
+    assert result["layers"] == {}
