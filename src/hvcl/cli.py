@@ -48,7 +48,7 @@ def _dispatch(words: list[str]) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     _add_run(commands)
     _add_compare(commands)
-    demo = commands.add_parser("demo", help="five tasks in a row: naive, hvcl and joint on split-digits, then a report")
+    demo = commands.add_parser("demo", help="five tasks in a row: naive, hvcl, exact and joint on split-digits, then a report")
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder of the runs and the report (runs/demo)")
     demo.add_argument("--seeds", default="1,2,3", help="seeds, e.g. 1,2,3")
     lister = commands.add_parser("list", help="benchmarks and methods")
@@ -350,11 +350,12 @@ def _demo(known: argparse.Namespace) -> int:
     seeds = parse_seeds(known.seeds)
     print(
         "Five tasks in a row: 0 or 1? 2 or 3? ... 8 or 9? One network answers 'first or second of the pair' for all of them\n"
-        "(Domain-IL: nobody says which pair it faces). naive forgets, joint may see all data again, hvcl has only its priors.\n"
+        "(Domain-IL: nobody says which pair it faces). naive forgets, joint may see all data again, hvcl has only its priors,\n"
+        "exact has only sums over the examples, each seen once.\n"
     )
     runs = [
         (RunConfig.make("split-digits", name, seeds, {"scenario": "domain"}), known.out / name)
-        for name in ("joint", "hvcl", "naive")
+        for name in ("joint", "exact", "hvcl", "naive")
     ]
     folders = [folder for _, folder in reversed(runs)]
     unfinished = any((folder / "config.json").exists() and not _finished(folder, seeds) for folder in folders)

@@ -33,7 +33,8 @@ FREEDOM = 8
 
 MIXING_GAIN = 0.5
 """Nats per example by which a mixture with known experts must beat one new expert for the whole batch. Pure batches of CIFAR and
-MNIST gain up to 0.35, because features are not Gaussian; batches of which half is new gain 0.1 (hard CIFAR pairs) to 20."""
+MNIST gain up to 0.35, because features are not Gaussian; batches of which half is new gain 0.07 to 0.85 on CIFAR, 4 to 24 on
+MNIST. So tasks that overlap as those of CIFAR do are mostly not taken apart."""
 
 
 class GenerativeGate:
@@ -62,7 +63,12 @@ class GenerativeGate:
     its own, with the prior's precision set by the evidence (empirical Bayes) and degrees of freedom matched to the moments of
     the scatter (nu1 = labels * r, nu2 = (n - labels) * r, r = tr(A)^2 / tr(A^2), A = W times scatter) is
 
-        e = (nu1 + nu2)/2 log((nu1 F + nu2) / (nu1 + nu2)) - nu1/2 log F,      P(e > t | no shift) <= exp(-t).
+        e = (nu1 + nu2)/2 log((nu1 F + nu2) / (nu1 + nu2)) - nu1/2 log F,      P(e > t | no shift) <= exp(-t),
+
+    the bound being Chernoff's for the F distribution; for features that are not Gaussian it holds as far as the central limit
+    theorem does. Measured on patch features of MNIST and CIFAR (training data): without a shift F is 0.96 to 1.03 on average, and
+    e stays below 5.5 in all of some thousands of batches but one (10.4, with 12 examples a label); at a shift e is 56 (deer and
+    dogs after birds and cats) to 1,900 with 256 examples.
 
     Labels that the expert has never seen add their own evidence (a Polya urn's). The Chinese-restaurant prior asks for
     e > log(N / concentration) with N examples so far, so a test opens an expert falsely with a probability of at most
@@ -77,7 +83,8 @@ class GenerativeGate:
     numerator and denominator of F alike, and opens nothing. A new expert takes its first `window` examples as they come. So
     with small batches, up to about `window` examples after a shift are still with the old expert. Everything is deterministic.
 
-    Limits: a task whose means (given the label) and length do not differ from a known one's in the sketch is not seen as new.
+    Limits: a task whose means (given the label) and length do not differ from a known one's in the sketch is not seen as new; and
+    within a task, examples must come in random order: sorted ones are a stream that shifts.
 
     Args:
         dim: features.
@@ -86,6 +93,9 @@ class GenerativeGate:
         scale: prior standard deviation of a feature within an expert.
         mean_precision: kappa0, in examples.
         shrinkage: weight of the prior covariance, in examples.
+        temperature: p(m|z) ~ p(m) p(z|m)^(1/temperature). One is Bayes' rule; features that are not Gaussian make it
+            overconfident, and 3 lowers the log loss of recognition on patch features of MNIST, CIFAR-10 and CIFAR-100 alike
+            (validation data), at the same accuracy.
         sketch: numbers in the projection, k; no projection if dim is not larger.
         window: examples that make a test worth while.
         growing: whether to open experts unasked; otherwise `new_expert` alone does.
@@ -101,6 +111,7 @@ class GenerativeGate:
         scale: float = 1.0,
         mean_precision: float = 0.1,
         shrinkage: float = 100.0,
+        temperature: float = 1.0,
         sketch: int = 128,
         window: int = 128,
         growing: bool = True,
@@ -110,8 +121,8 @@ class GenerativeGate:
             raise InputError(f"covariance must be 'diagonal' or 'tied', got {covariance!r}")
         if dim < 1 or sketch < 1 or window < 2:
             raise InputError(f"dim and sketch must be at least 1, window at least 2, got {dim}, {sketch}, {window}")
-        numbers = {"concentration": concentration, "scale": scale, "mean_precision": mean_precision, "shrinkage": shrinkage}
-        for name, value in numbers.items():
+        numbers = {"concentration": concentration, "scale": scale, "mean_precision": mean_precision}
+        for name, value in {**numbers, "shrinkage": shrinkage, "temperature": temperature}.items():
             if not value > 0:
                 raise InputError(f"{name} must be positive, got {value}")
         self.dim = dim
@@ -120,6 +131,7 @@ class GenerativeGate:
         self.scale = scale
         self.mean_precision = mean_precision
         self.shrinkage = shrinkage
+        self.temperature = temperature
         self.window = window
         self.growing = growing
         self.seed = seed
@@ -245,7 +257,7 @@ class GenerativeGate:
 
     def log_probabilities(self, z: Tensor) -> Tensor:
         """log p(m|z), ``[B, experts]``, float64."""
-        return (self.log_likelihood(z) + self.counts.log()).log_softmax(1)
+        return (self.log_likelihood(z) / self.temperature + self.counts.log()).log_softmax(1)
 
     def probabilities(self, z: Tensor) -> Tensor:
         """p(m|z), ``[B, experts]``, float64."""
@@ -265,7 +277,7 @@ class GenerativeGate:
             root = learned.total / (learned.count[:, None] + self.mean_precision).sqrt()
             scatter = learned.square - root.T @ root
             scatter.diagonal().add_(self.shrinkage * self.scale**2)
-            self._factors = torch.linalg.cholesky(scatter / (self.shrinkage + learned.examples))
+            self._factors = _cholesky(scatter / (self.shrinkage + learned.examples))
         return self._factors
 
     # -- opening ---------------------------------------------------------------------------------------------------------------
@@ -294,11 +306,14 @@ class GenerativeGate:
         if not refuted:
             return torch.full_like(labels, best)
         scores = known.scores(white, place)
-        prior = self.counts / self.counts.sum()
-        shares, log_likelihood = _mix(scores, prior)
         centre, evidence = known.mixture(group)
-        if evidence <= self._odds and log_likelihood > group.log_likelihood():
-            return (scores + shares.log()).argmax(1)
+        if evidence <= self._odds:
+            # labels that nobody has seen speak for no expert
+            own = -0.5 * (white - group.mean[place]).square().sum(1, keepdim=True)
+            among = torch.where(scores.isfinite().any(1, keepdim=True), scores, own)
+            shares, log_likelihood = _mix(among, self.counts / self.counts.sum())
+            if log_likelihood > group.log_likelihood():
+                return (among + shares.log()).argmax(1)
         return self._open(group, white, place, scores, centre)
 
     def _best(self, known: _Known, group: _Group) -> tuple[int, bool]:
@@ -332,7 +347,7 @@ class GenerativeGate:
             log_likelihood = explain(tried)[1]
             if log_likelihood > best:
                 best, mean = log_likelihood, tried
-        if mean is group.mean:
+        if mean is group.mean:  # no share was better than all of it
             return torch.full_like(place, self.experts)
         for _ in range(10):
             weight = explain(mean)[0][:, -1:]
@@ -570,7 +585,7 @@ class _Known:
         root = learned.sketch_total / learned.count[:, None].sqrt()
         scatter = learned.sketch_square - root.T @ root
         scatter.diagonal().add_(size * scale**2)
-        self.factor = torch.linalg.cholesky(scatter / (size + learned.examples - len(learned.keys)))
+        self.factor = _cholesky(scatter / (size + learned.examples - len(learned.keys)))
         self.count = torch.zeros(experts, len(labels), dtype=torch.float64)
         total = torch.zeros(experts, len(labels), size, dtype=torch.float64)
         self.examples = torch.zeros(experts, dtype=torch.float64)
@@ -612,10 +627,12 @@ class _Known:
         return scores - torch.tensor(surprises, dtype=torch.float64)
 
     def scores(self, white: Tensor, place: Tensor) -> Tensor:
-        """log p(z | expert, label) of examples ``[B, experts]``, in the sketch, up to a constant."""
+        """log p(z | expert, label) of examples ``[B, experts]``, in the sketch, up to a constant; minus infinity for a label that
+        the expert has not seen: a wide prior must not claim what it knows nothing of."""
         variance = (1 + 1 / self.precision)[:, place].T
         distance = (white[:, None] - self.mean.transpose(0, 1)[place]).square().sum(2) / variance
-        return -0.5 * (distance + white.shape[1] * variance.log())
+        scores = -0.5 * (distance + white.shape[1] * variance.log())
+        return scores.masked_fill(~self.seen[:, place].T, -torch.inf)
 
 
 def _surprise(group: _Group, seen: Tensor, examples: Tensor, distinct: Tensor) -> float:
@@ -633,6 +650,15 @@ def _surprise(group: _Group, seen: Tensor, examples: Tensor, distinct: Tensor) -
     urn = math.lgamma(a + new) + math.lgamma(b + old) - math.lgamma(a + b + total)
     urn -= math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
     return best - urn
+
+
+def _cholesky(covariance: Tensor) -> Tensor:
+    """Lower factor; only rounding can make the statistics' covariance indefinite."""
+    factor: Tensor
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if failed:
+        raise InputError("features are of too different sizes for float64 statistics: standardise them, and look for outliers")
+    return factor
 
 
 def _whiten(factor: Tensor, rows: Tensor) -> Tensor:

@@ -1,0 +1,344 @@
+import math
+
+import pytest
+import torch
+
+from hvcl.errors import InputError, RunError
+from hvcl.gates import GenerativeGate
+from hvcl.gates.generative import _Group, _nearest_in_hull
+from hvcl.runs.state import load_state, save_state
+
+
+def random(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def task(number, n, dim=20, seed=0, labels=2):
+    """Correlated, skewed features with means that depend on task and label."""
+    fixed = random(1000)
+    mixing = torch.randn(dim, dim, generator=fixed) / math.sqrt(dim) + torch.eye(dim)
+    means = torch.randn(50, labels, dim, generator=fixed)
+    draw = random(seed * 100 + number + 1)
+    y = torch.randint(0, labels, (n,), generator=draw)
+    skewed = torch.distributions.Exponential(1.0)
+    noise = -torch.rand(n, dim, generator=draw).clamp_min(1e-9).log() - skewed.mean
+    return means[number, y] + noise @ mixing, y
+
+
+def learned(covariance, n=60, dim=3, **settings):
+    gate = GenerativeGate(dim, covariance=covariance, growing=False, mean_precision=0.5, shrinkage=4.0, scale=0.7, **settings)
+    z, y = task(0, n, dim=dim)
+    experts = torch.arange(n) % 3
+    gate.learn(z, experts, y)
+    return gate, z.double(), experts, y
+
+
+def test_diagonal_predictive_has_the_moments_of_the_normal_inverse_gamma_posterior():
+    gate, z, experts, y = learned("diagonal")
+    x = torch.randn(5, 3, generator=random(), dtype=torch.float64)
+    expected = torch.zeros(5, 3, dtype=torch.float64)
+    for m in range(3):
+        parts = []
+        for label in range(2):
+            mine = z[(experts == m) & (y == label)]
+            n, kappa, a, b = len(mine), 0.5, 1 + 4.0 / 2, 0.7**2 * 4.0 / 2
+            mean, a_n, kappa_n = mine.sum(0) / (n + kappa), a + n / 2, n + kappa
+            # the textbook's form of b_n, with the prior mean 0
+            centred = (mine - mine.mean(0)).square().sum(0)
+            b_n = b + centred / 2 + kappa * n / (2 * kappa_n) * mine.mean(0).square()
+            variance = b_n / (a_n - 1) * (1 + 1 / kappa_n)
+            weight = math.log(n / int((experts == m).sum()))
+            parts.append(weight + torch.distributions.Normal(mean, variance.sqrt()).log_prob(x).sum(1))
+        expected[:, m] = torch.stack(parts).logsumexp(0)
+    torch.testing.assert_close(gate.log_likelihood(x), expected)
+
+
+def test_tied_predictive_has_the_moments_of_the_normal_inverse_wishart_posterior():
+    gate, z, experts, y = learned("tied")
+    x = torch.randn(5, 3, generator=random(), dtype=torch.float64)
+    scatter = 4.0 * 0.7**2 * torch.eye(3, dtype=torch.float64)
+    for m in range(3):
+        for label in range(2):
+            mine = z[(experts == m) & (y == label)]
+            centred, n = mine - mine.mean(0), len(mine)
+            scatter += centred.T @ centred + 0.5 * n / (0.5 + n) * torch.outer(mine.mean(0), mine.mean(0))
+    # degrees of freedom d + 1 + shrinkage + n, minus d + 1: the mean of the inverse Wishart
+    covariance = scatter / (4.0 + len(z))
+    expected = torch.zeros(5, 3, dtype=torch.float64)
+    for m in range(3):
+        parts = []
+        for label in range(2):
+            mine = z[(experts == m) & (y == label)]
+            n = len(mine)
+            density = torch.distributions.MultivariateNormal(mine.sum(0) / (n + 0.5), covariance * (1 + 1 / (n + 0.5)))
+            parts.append(math.log(n / int((experts == m).sum())) + density.log_prob(x))
+        expected[:, m] = torch.stack(parts).logsumexp(0)
+    torch.testing.assert_close(gate.log_likelihood(x), expected)
+
+
+def test_probabilities_follow_bayes_rule_with_the_experts_counts():
+    gate = GenerativeGate(3, growing=False)
+    z, y = task(0, 90, dim=3)
+    gate.learn(z, (torch.arange(90) % 9 > 5).long(), y)
+    x = torch.randn(4, 3)
+    joint = gate.log_likelihood(x).exp() * torch.tensor([60.0, 30.0])
+    torch.testing.assert_close(gate.probabilities(x), joint / joint.sum(1, keepdim=True))
+    torch.testing.assert_close(gate.log_probabilities(x).exp(), gate.probabilities(x))
+    gate.temperature = 2.0
+    tempered = gate.log_likelihood(x).exp().sqrt() * torch.tensor([60.0, 30.0])
+    torch.testing.assert_close(gate.probabilities(x), tempered / tempered.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "tied"])
+def test_order_and_division_of_the_examples_do_not_matter(covariance):
+    gate, z, experts, y = learned(covariance)
+    shuffled = GenerativeGate(3, covariance=covariance, growing=False, mean_precision=0.5, shrinkage=4.0, scale=0.7)
+    order = torch.randperm(len(z), generator=random())
+    for rows in order.split(7):
+        shuffled.learn(z[rows], experts[rows], y[rows])
+    first, second = (
+        GenerativeGate(3, covariance=covariance, growing=False, mean_precision=0.5, shrinkage=4.0, scale=0.7) for _ in "ab"
+    )
+    first.learn(z[:20], experts[:20], y[:20])
+    second.learn(z[20:], experts[20:], y[20:])
+    first.merge(second)
+    x = torch.randn(9, 3)
+    torch.testing.assert_close(shuffled.log_likelihood(x), gate.log_likelihood(x), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(first.log_likelihood(x), gate.log_likelihood(x), rtol=1e-10, atol=1e-10)
+
+
+def test_merging_with_an_offset_appends_the_others_experts():
+    first, second = (GenerativeGate(20, growing=False) for _ in "ab")
+    first.observe(*task(0, 200))
+    second.observe(*task(1, 200))
+    first.merge(second, first.experts)
+    assert first.experts == 2
+    assert (first.probabilities(task(0, 50, seed=3)[0]).argmax(1) == 0).double().mean() > 0.9
+    assert (first.probabilities(task(1, 50, seed=3)[0]).argmax(1) == 1).double().mean() > 0.9
+    with pytest.raises(InputError, match="equal settings"):
+        first.merge(GenerativeGate(20, covariance="diagonal"))
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "tied"])
+def test_removed_examples_leave_no_trace_and_foreign_ones_are_refused(covariance):
+    gate, z, experts, y = learned(covariance)
+    never = GenerativeGate(3, covariance=covariance, growing=False, mean_precision=0.5, shrinkage=4.0, scale=0.7)
+    never.learn(z[:40], experts[:40], y[:40])
+    x = torch.randn(9, 3)
+    before = gate.log_likelihood(x)
+    for bad in [
+        (z[:5] + 100, experts[:5], y[:5]),
+        (z[:5], experts[:5] + 7, y[:5]),
+        (z.repeat(2, 1), experts.repeat(2), y.repeat(2)),
+    ]:
+        with pytest.raises(InputError, match="cannot remove"):
+            gate.remove(*bad)
+        assert torch.equal(gate.log_likelihood(x), before)
+    gate.remove(z[40:], experts[40:], y[40:])
+    torch.testing.assert_close(gate.log_likelihood(x), never.log_likelihood(x), rtol=1e-9, atol=1e-9)
+
+
+def test_evidence_is_the_f_statistics_likelihood_ratio():
+    # isotropic scatter with r = k, by hand: label means 0.3 off in every dimension, known to be 0 from 40 examples each
+    count, k = torch.tensor([30.0, 20.0], dtype=torch.float64), 4
+    group = _Group(torch.tensor([0, 1]), count, torch.full((2, k), 0.3).double(), 48 * torch.eye(k).double())
+    shift = torch.tensor([0.36 / (1 / 30 + 1 / 40), 0.36 / (1 / 20 + 1 / 40)]).mean().item()
+    ratio, above, below = shift / 4, 2 * k, 48 * k
+    expected = (above + below) / 2 * math.log((above * ratio + below) / (above + below)) - above / 2 * math.log(ratio)
+    actual = group.evidence(torch.zeros(2, k).double(), torch.tensor([1 / 40, 1 / 40]).double(), torch.tensor([True, True]))
+    assert actual == pytest.approx(expected, rel=1e-6)
+    assert group.evidence(group.mean, torch.zeros(2).double(), torch.tensor([True, True])) == 0.0
+
+
+def test_evidence_without_a_shift_exceeds_t_with_a_probability_of_at_most_exp_minus_t():
+    """2,000 groups of 40 skewed, correlated examples of one expert; the bound may be missed by 3 standard deviations."""
+    dim, groups, n = 10, 2000, 40
+    z, _ = task(0, groups * n, dim=dim)
+    z = z - z.mean(0)
+    zero, seen = torch.zeros(1, dim).double(), torch.tensor([True])
+    metric = torch.linalg.cholesky(torch.cov(z.double().T))
+    evidence = torch.tensor(
+        [
+            _Group.of(part.double(), torch.zeros(n, dtype=torch.long))[0]
+            .whitened(metric)
+            .evidence(zero, torch.zeros(1).double(), seen)
+            for part in z.split(n)
+        ]
+    )
+    for t in (2.0, 3.0, 4.0):
+        bound = math.exp(-t)
+        assert (evidence > t).double().mean() <= bound + 3 * math.sqrt(bound / groups)
+
+
+@pytest.mark.parametrize(("batch", "epochs"), [(256, 60), (64, 10), (20, 4), (1, 1)])
+def test_a_stream_of_one_task_never_opens_a_second_expert(batch, epochs):
+    z, y = task(0, 4000 if batch > 1 else 1500)
+    gate = GenerativeGate(20, covariance="diagonal")
+    for epoch in range(epochs):
+        for rows in torch.randperm(len(z), generator=random(epoch)).split(batch):
+            assert (gate.observe(z[rows], y[rows]) == 0).all()
+    assert gate.experts == 1
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "tied"])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_opens_one_expert_a_task_at_the_shift_and_finds_back(covariance, labelled):
+    gate = GenerativeGate(200, covariance=covariance, sketch=32)
+    for number in [0, 1, 2, 3, 0, 2, 1]:
+        for seed in range(5):
+            z, y = task(number, 256, dim=200, seed=seed)
+            experts = gate.observe(z, y if labelled else None)
+            assert (experts == number).all()
+    assert gate.experts == 4
+    for number in range(4):
+        z, _ = task(number, 200, dim=200, seed=9)
+        assert (gate.probabilities(z).argmax(1) == number).double().mean() > 0.97
+
+
+@pytest.mark.parametrize("batch", [1, 16, 50])
+def test_small_batches_find_the_shift_within_a_window_or_so(batch):
+    gate = GenerativeGate(20)
+    found = []
+    for number in [0, 1, 0, 2]:
+        z, y = task(number, 400, seed=number)
+        found.append(torch.cat([gate.observe(*part) for part in zip(z.split(batch), y.split(batch), strict=True)]))
+    assert gate.experts == 3
+    for experts, number in zip(found, [0, 1, 0, 2], strict=True):
+        assert (experts[150:] == number).all()
+
+
+def test_a_batch_that_mixes_tasks_is_taken_apart():
+    gate = GenerativeGate(20)
+    for seed in range(10):
+        gate.observe(*task(0, 256, seed=seed))
+
+    def mixed(a, b, n, seed):
+        (za, ya), (zb, yb) = task(a, n, seed=seed), task(b, 256 - n, seed=seed)
+        order = torch.randperm(256, generator=random(seed))
+        truth = torch.cat([torch.full((n,), a), torch.full((256 - n,), b)])[order]
+        return gate.observe(torch.cat([za, zb])[order], torch.cat([ya, yb])[order]), truth
+
+    # a third of the batch is a new task: a new expert for this third only
+    experts, truth = mixed(0, 1, 170, seed=20)
+    assert gate.experts == 2
+    assert (experts == truth).double().mean() > 0.95
+    # both are known now
+    for seed in range(21, 26):
+        experts, truth = mixed(0, 1, 128, seed=seed)
+        assert (experts == truth).double().mean() > 0.95
+    assert gate.experts == 2
+
+
+@pytest.mark.parametrize("size", [10.0, 1e6])
+def test_outliers_do_not_open_an_expert(size):
+    gate = GenerativeGate(20)
+    for seed in range(8):
+        gate.observe(*task(0, 200, seed=seed))
+    outlier = size * torch.randn(1, 20, generator=random())
+    assert gate.observe(outlier, torch.tensor([0])).tolist() == [0]
+    z, y = task(0, 256, seed=30)
+    gate.observe(torch.cat([z, outlier]), torch.cat([y, y[:1]]))
+    for seed in range(40, 44):
+        gate.observe(*task(0, 20, seed=seed))
+    assert gate.experts == 1
+
+
+def test_a_change_of_spread_alone_is_seen():
+    gate = GenerativeGate(20)
+    for seed in range(5):
+        gate.observe(torch.randn(200, 20, generator=random(seed)))
+    assert (gate.observe(2 * torch.randn(200, 20, generator=random(9))) == 1).all()
+
+
+def test_labels_never_seen_are_evidence():
+    gate = GenerativeGate(20)
+    for seed in range(5):
+        gate.observe(*task(0, 200, seed=seed))
+    z, y = task(0, 200, seed=8)
+    assert (gate.observe(z, y + 2) == 1).all()  # the same inputs with other labels: another question
+    z, y = task(0, 200, seed=9)
+    y[:3] = 7  # a rare class
+    assert (gate.observe(z, y) == 0).all()  # three examples of a rare class are not a new task
+
+
+def test_new_labels_of_wide_spread_all_go_to_the_new_expert():
+    """Class-IL: two new classes, one of them far more spread out than anything known."""
+    gate = GenerativeGate(20)
+    for seed in range(5):
+        gate.observe(*task(0, 256, seed=seed))
+    for seed in range(5):
+        z, y = task(1, 256, seed=seed)
+        z[y == 1] *= 6
+        assert (gate.observe(z, y + 2) == 1).all()
+
+
+def test_told_boundaries_open_experts_and_nothing_else_does():
+    gate = GenerativeGate(20, growing=False)
+    for number in range(3):
+        gate.new_expert()
+        for shift in range(3):
+            z, y = task(number + 10 * shift, 100)
+            assert (gate.observe(z, y) == number).all()
+    gate.new_expert()
+    assert gate.experts == 3  # opened by the next examples, not before
+    assert gate.counts.tolist() == [300, 300, 300]
+
+
+def test_novelty_tells_known_from_unknown():
+    gate = GenerativeGate(20)
+    gate.observe(*task(0, 1000))
+    assert (gate.novelty(task(0, 100, seed=1)[0]) < 0).double().mean() > 0.95  # heavy tails
+    assert (gate.novelty(30 + task(1, 100, seed=1)[0]) > 0).all()
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "tied"])
+@pytest.mark.parametrize("batch", [30, 200])
+def test_resumes_bit_identically_through_files(covariance, batch, tmp_path):
+    parts = [part for number in (0, 1, 0) for part in zip(*(v.split(batch) for v in task(number, 600)), strict=True)]
+    whole, first, second = (GenerativeGate(20, covariance=covariance, sketch=8) for _ in range(3))
+    straight = [whole.observe(*part) for part in parts]
+    before = [first.observe(*part) for part in parts[: len(parts) // 2]]
+    save_state(tmp_path / "gate.json", first.state_dict())
+    second.load_state_dict(load_state(tmp_path / "gate.json"))
+    after = [second.observe(*part) for part in parts[len(parts) // 2 :]]
+    assert all(torch.equal(a, b) for a, b in zip(straight, before + after, strict=True))
+    x = torch.randn(5, 20)
+    assert torch.equal(whole.probabilities(x), second.probabilities(x))
+    with pytest.raises(RunError, match="does not fit"):
+        GenerativeGate(21, covariance=covariance).load_state_dict(first.state_dict())
+
+
+def test_nearest_point_of_a_hull():
+    corners = torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]]).double()
+    inside = torch.tensor([1.0, 2.0]).double()
+    torch.testing.assert_close(_nearest_in_hull(corners, inside) @ corners, inside, rtol=0, atol=1e-5)
+    torch.testing.assert_close(_nearest_in_hull(corners, torch.tensor([5.0, 5.0]).double()), torch.tensor([0, 0.5, 0.5]).double())
+
+
+def test_bad_input_is_named_and_changes_nothing():
+    gate = GenerativeGate(3)
+    with pytest.raises(InputError, match="no experts"):
+        gate.probabilities(torch.randn(2, 3))
+    gate.observe(torch.randn(10, 3, generator=random()), torch.zeros(10, dtype=torch.long))
+    x = torch.randn(2, 3)
+    before = gate.log_likelihood(x)
+    cases = [
+        ((torch.randn(2, 4),), "shape"),
+        ((torch.randn(0, 3),), "at least one"),
+        ((torch.full((2, 3), torch.nan),), "finite"),
+        ((torch.randn(2, 3), torch.zeros(3, dtype=torch.long)), "labels"),
+        ((torch.randn(2, 3), torch.tensor([0, -1])), "labels"),
+    ]
+    for arguments, words in cases:
+        with pytest.raises(InputError, match=words):
+            gate.observe(*arguments)
+    with pytest.raises(InputError, match="experts"):
+        gate.learn(torch.randn(2, 3), torch.tensor([0]))
+    assert torch.equal(gate.log_likelihood(x), before)
+    for settings, words in [
+        ({"covariance": "full"}, "covariance"),
+        ({"concentration": 0.0}, "concentration"),
+        ({"window": 1}, "window"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            GenerativeGate(3, **settings)
