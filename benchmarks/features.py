@@ -91,9 +91,9 @@ def main() -> int:
         interleave(every, rounds)
         for contest in every:
             goal = GOAL if contest.name.endswith("over conv2d and Gram update") else None
-            row = {"name": contest.name, **summary(contest.ratios), "goal": goal}
+            row: dict[str, Any] = {"name": contest.name, **summary(contest.ratios), "goal": goal}
+            row["met"] = met = None if goal is None else row["ratio"] <= goal
             rows.append(row)
-            met = None if goal is None else row["ratio"] <= goal
             print(f"{contest.name:95} {row['ratio']:6.2f}  {verdict(met)}", flush=True)
     if not options.quick:
         write_json(options.output, {"rounds": rounds, "batch": BATCH, "rows": rows, "environment": environment()})

@@ -239,6 +239,13 @@ def breakdown_table(document: Document) -> str:
     return table(["in plain steps", *names], lines)
 
 
+def features_table(document: Document) -> str:
+    def line(row: Row) -> list[str]:
+        return [row["name"], ratio(row), between(row), "" if row["goal"] is None else f"≤ {row['goal']}", met(row)]
+
+    return machine(document) + "\n\n" + table(["", "ratio", "quartiles", "goal", "met"], [line(row) for row in document["rows"]])
+
+
 def fill(page: Path, tables: dict[str, Callable[[], str]]) -> list[str]:
     """Put every table between its two markers; returns the names that have none on the page."""
     text = page.read_text()
@@ -286,6 +293,10 @@ def main() -> int:
     if breakdown.exists():
         shares = json.loads(breakdown.read_text())
         tables["breakdown"] = lambda: breakdown_table(shares)
+    features = PAGE / "features.json"
+    if features.exists():
+        measured = json.loads(features.read_text())
+        tables["features"] = lambda: features_table(measured)
     if not tables:
         print("nothing to draw: run make bench-layers or make bench-harness first", file=sys.stderr)
         return 2

@@ -102,7 +102,8 @@ BENCHMARKS = {
             2,
             {"epochs": 10},
             {"hidden": (256, 256), "learning_rate": 6e-4},
-            {"exact": {"filters": 450, "sizes": (9,), "grid": 3}},
+            {"exact": {"filters": 450, "sizes": (9,), "grid": 3}, "hvcl-growing": {"learning_rate": 1e-3}},
+            {"hvcl-growing": {"epochs": 4}},
             epochs={"quick": 1, "standard": 4, "paper": 150},
         ),
         Benchmark(
@@ -112,7 +113,7 @@ BENCHMARKS = {
             None,
             {"epochs": 10},
             {"hidden": (512, 512), "learning_rate": 6e-4},
-            {"exact": {"separate": True, "random_features": 10_000}},
+            {"exact": {"separate": True, "random_features": 8000}},
             # an expert's features are taken from its first batch
             {"exact": {"batch_size": 1000}},
             epochs={"quick": 1, "standard": 2, "paper": 150},
