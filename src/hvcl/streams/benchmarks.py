@@ -113,7 +113,7 @@ BENCHMARKS = {
             None,
             {"epochs": 10},
             {"hidden": (512, 512), "learning_rate": 6e-4},
-            {"exact": {"separate": True, "random_features": 8000}},
+            {"exact": {"separate": True, "random_features": 6000}},
             # an expert's features are taken from its first batch
             {"exact": {"batch_size": 1000}},
             epochs={"quick": 1, "standard": 2, "paper": 150},
