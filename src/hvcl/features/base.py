@@ -32,13 +32,14 @@ class FeatureMap(ABC):
         """Whether the map can be used."""
         return "shift" in self.state
 
+    @torch.no_grad()
     def fit(self, x: Tensor) -> None:
         """Learn all that this map learns, from the first examples of a stream ``[n, *input_shape]``. Only once."""
         if self.fitted:
             raise InputError("this feature map is fitted already, and must not change any more: build a new one")
         self._check(x)
         self._prepare(x)
-        phi = self._compute(x)
+        phi = self._finite(self._compute(x))
         mean = phi.mean(0)
         deviation = (phi - mean).square_().mean(0).sqrt_()
         # a feature that hardly varies on the first examples may vary later: do not blow it up
@@ -51,7 +52,7 @@ class FeatureMap(ABC):
         if not self.fitted:
             raise InputError("this feature map is not fitted: call fit with the first examples of the stream")
         self._check(x)
-        return self._compute(x).sub_(self.state["shift"]).mul_(self.state["scale"])
+        return self._finite(self._compute(x).sub_(self.state["shift"]).mul_(self.state["scale"]))
 
     def _prepare(self, x: Tensor) -> None:
         """Fit what `_compute` needs, into `state`."""
@@ -69,6 +70,11 @@ class FeatureMap(ABC):
         if not bool(torch.isfinite(x.sum())) and not bool(x.isfinite().all()):
             raise InputError("the inputs hold NaN or infinite values: clean the data before learning")
 
+    def _finite(self, phi: Tensor) -> Tensor:
+        if not bool(torch.isfinite(phi.sum())):
+            raise InputError("the features of these inputs are not finite: the inputs are far too large, or the module is broken")
+        return phi
+
     def state_dict(self) -> dict[str, Tensor]:
         """All that was fitted; empty before that."""
         return dict(self.state)
@@ -78,13 +84,16 @@ class FeatureMap(ABC):
         shift = state.get("shift")
         if state and (shift is None or shift.shape != (self.features,)):
             raise RunError("the saved feature map does not fit this one: was it made with other settings?")
+        if self.fitted and not _equal(state, self.state):
+            raise RunError(
+                "the saved feature map does not fit this one, which is fitted already: others may use it, build a new one"
+            )
         self.state = {name: value.clone() for name, value in state.items()}
 
     def same_as(self, other: FeatureMap) -> bool:
         """Whether the two maps give the same features, number by number."""
-        return (
-            type(self) is type(other)
-            and self.input_shape == other.input_shape
-            and self.state.keys() == other.state.keys()
-            and all(torch.equal(value, other.state[name]) for name, value in self.state.items())
-        )
+        return type(self) is type(other) and self.input_shape == other.input_shape and _equal(self.state, other.state)
+
+
+def _equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(value, b[name]) for name, value in a.items())

@@ -19,7 +19,8 @@ def is_picture(x: Tensor) -> bool:
     pixels = x.float().mean(1)
     pixels = pixels - pixels.mean(0)
     pixels = pixels / pixels.square().mean(0).sqrt().clamp_min(1e-6)
-    beside = torch.cat([(pixels[:, :, 1:] * pixels[:, :, :-1]).mean(0).flatten(), (pixels[:, 1:] * pixels[:, :-1]).mean(0).flatten()])
+    across, down = pixels[:, :, 1:] * pixels[:, :, :-1], pixels[:, 1:] * pixels[:, :-1]
+    beside = torch.cat([across.mean(0).flatten(), down.mean(0).flatten()])
     flat = pixels.flatten(1)
     anywhere = (flat * flat[:, torch.randperm(flat.shape[1], generator=torch.Generator().manual_seed(0))]).mean(0)
     return bool(beside.abs().mean() > anywhere.abs().mean() + NEIGHBOURS)

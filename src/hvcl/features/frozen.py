@@ -7,7 +7,7 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
-from hvcl.errors import InputError
+from hvcl.errors import InputError, RunError
 from hvcl.features.base import FeatureMap
 
 
@@ -29,24 +29,26 @@ class FrozenModule(FeatureMap):
         self.module, self.batch = module.eval().requires_grad_(False), batch
         with torch.no_grad():
             out = module(torch.zeros(1, *input_shape))
-        if not isinstance(out, Tensor) or len(out) != 1:
+        if not isinstance(out, Tensor) or out.dim() == 0 or len(out) != 1:
             raise InputError("the module must give one tensor with one row an example")
         super().__init__(input_shape, out[0].numel())
 
     def _prepare(self, x: Tensor) -> None:
+        self.state["fingerprint"] = self._fingerprint()
+
+    def _fingerprint(self) -> Tensor:
+        """SHA-256 of all weights and buffers with their names, uint8 ``[32]``."""
         digest = hashlib.sha256()
         for name, value in sorted(self.module.state_dict().items()):
             digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.numel() else b"")
-        self.state["fingerprint"] = torch.tensor(list(digest.digest()), dtype=torch.uint8)
+            digest.update(value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+        return torch.tensor(list(digest.digest()), dtype=torch.uint8)
 
     def _compute(self, x: Tensor) -> Tensor:
-        return torch.cat([self.module(part).flatten(1).float() for part in x.split(self.batch)]).clone()
+        return torch.cat([self.module(part).reshape(len(part), -1).float() for part in x.split(self.batch)])
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on with what was fitted elsewhere, by a map of the same module."""
-        if "fingerprint" in state:
-            self._prepare(torch.empty(0))
-            if not torch.equal(self.state["fingerprint"], state["fingerprint"]):
-                raise InputError("the saved state belongs to a module with other weights: bring the one that it was made with")
+        if state and ("fingerprint" not in state or not torch.equal(self._fingerprint(), state["fingerprint"])):
+            raise RunError("the saved state does not fit this module: bring the one that it was made with")
         super().load_state_dict(state)

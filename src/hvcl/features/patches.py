@@ -62,6 +62,8 @@ class PatchFeatures(FeatureMap):
             raise InputError(f"patches need inputs of shape (channels, height, width), got {tuple(input_shape)}")
         if not sizes or min(sizes) < 2 or max(sizes) + grid - 1 > min(input_shape[1:]):
             raise InputError(f"patches of sizes {sizes} on a grid of {grid} x {grid} do not fit images of {input_shape[1:]}")
+        if len(set(sizes)) != len(sizes):
+            raise InputError(f"the sizes of patches must differ, got {sizes}")
         if filters < len(sizes) or grid < 1 or threshold < 0 or whitening <= 0:
             raise InputError("filters must be at least one a size, grid at least 1, threshold at least 0, whitening positive")
         super().__init__(input_shape, 2 * grid**2 * filters)
@@ -75,7 +77,7 @@ class PatchFeatures(FeatureMap):
 
     def _prepare(self, x: Tensor) -> None:
         random = torch.Generator().manual_seed(self.seed)
-        for size, first, count in self._banks():
+        for size, _, count in self._banks():
             patches = _sample(x.float(), size, random)
             variance = patches.var(1, correction=0)
             constant = 0.09 * variance.mean().clamp_min(1e-12)

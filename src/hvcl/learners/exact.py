@@ -1,8 +1,8 @@
 r"""The hierarchy with an exact recursion: conjugate heads on fixed features, and a generative gate that opens experts.
 
 An expert stands for one task; it is told (boundaries, Task-IL), or found by a generative gate that sees the stream shift
-(`hvcl.gates.GenerativeGate`). All that is learned are sums over the examples, so nothing is forgotten, no example is kept, and the order of
-the examples of an expert does not matter.
+(`hvcl.gates.GenerativeGate`). All that is learned are sums over the examples, so nothing is forgotten, no example is kept, and
+the order of the examples of an expert does not matter.
 
 - shared (the default): one feature map and one head (`hvcl.posteriors.ClassHead`) for all pairs (expert, label):
 
@@ -20,6 +20,7 @@ that there is to be had: a second one would count every example twice.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hvcl.configuration import to_json
 from hvcl.errors import InputError, RunError
 from hvcl.features import FeatureMap, PatchFeatures, RandomFeatures, is_picture
 from hvcl.gates import GenerativeGate
@@ -40,6 +42,9 @@ from hvcl.problem import Problem
 SKETCH = 128
 """Random projections of the features that a gate sees where the experts share them."""
 
+Waiting = tuple[Tensor, Tensor, Tensor | None]
+"""A batch: inputs, targets, task ids."""
+
 SMALLEST_PICTURE = 16
 """Side from which on patches are taken of pictures."""
 
@@ -49,7 +54,7 @@ class ExactConfig:
     """The feature map, the head and the gate."""
 
     features: Literal["auto", "patches", "random"] = "auto"
-    """Feature map: whitened patches, random features, or patches for pictures (neighbouring pixels vary together) and else random."""
+    """Feature map: whitened patches or random features; auto: patches for pictures (neighbouring pixels vary together)."""
     filters: int = 400
     """Patches: number of filters. There are 2 * grid^2 features a filter."""
     sizes: tuple[int, ...] = (5, 8)
@@ -76,8 +81,14 @@ class ExactConfig:
     def __post_init__(self) -> None:
         if self.warmup < 2:
             raise InputError(f"warmup must be at least 2, got {self.warmup}")
+        if self.ridge is not None and not 0 < self.ridge < math.inf:
+            raise InputError(f"ridge must be positive, got {self.ridge}")
+        if not self.concentration > 0:
+            raise InputError(f"concentration must be positive, got {self.concentration}")
         if self.separate and not self.gate:
             raise InputError("separate experts need the gate to choose among them")
+        if self.separate and self.features == "patches":
+            raise InputError("separate experts have random features: leave `features` out, or share")
 
 
 @register("exact", ExactConfig)
@@ -92,6 +103,7 @@ class Exact(Learner):
     """
 
     one_pass = True
+    expert_log: ExpertLog
 
     def __init__(self, problem: Problem, config: ExactConfig, seed: int, features: FeatureMap | None = None) -> None:
         super().__init__(problem)
@@ -103,12 +115,15 @@ class Exact(Learner):
         self.told = problem.task_examples is not None or problem.task_outputs is not None
         self.given = features
         self.task = self.step = 0
-        self.waiting: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        self.waiting: list[Waiting] = []
         self.experts: _Shared | _Separate | None = None
         self.expert_log = ExpertLog()
         self.last_experts: Tensor | None = None
         """The experts that the examples of the last batch went to: what `remove` needs to take them out again."""
-        if features is not None and features.fitted:
+        if features is None:
+            for kind in self._kinds():  # settings that do not fit the inputs are an error now, not after the warm-up
+                self._new_map(0, kind)
+        elif features.fitted:
             self._begin(None)
 
     # -- learning -----------------------------------------------------------------------------------------------------------
@@ -117,25 +132,30 @@ class Exact(Learner):
         """Add the batch to the sums; the first `warmup` examples wait for the feature map that is taken from them."""
         self.check_batch(x, y, task)
         if self.experts is None:
-            self.waiting.append((x, y, task))
+            before = self.waiting
+            self.waiting = [*before, (x.clone(), y.clone(), None if task is None else task.clone())]
             if sum(len(waiting) for waiting, _, _ in self.waiting) >= self.config.warmup:
-                self._flush()
+                try:
+                    self._flush()
+                except InputError:
+                    self.waiting = before
+                    raise
         else:
             self._learn(x, y, task)
         return {"experts": float(len(self.expert_log.records))}
 
     def _flush(self) -> None:
         """Take the feature map from the examples that wait, then learn from them."""
-        waiting, self.waiting = self.waiting, []
-        if waiting:
-            self._begin(torch.cat([x for x, _, _ in waiting]))
+        if self.waiting:
+            self._begin(torch.cat([x for x, _, _ in self.waiting]))
+            waiting, self.waiting = self.waiting, []
             for x, y, task in waiting:
                 self._learn(x, y, task)
 
     def _begin(self, x: Tensor | None) -> None:
         if self.config.separate:
             assert x is not None
-            self.experts = _Separate(self._new_map, self._make_gate, self.config.ridge, self.problem.outputs)
+            self.experts = _Separate(self._new_map, self._make_gate, self.config.ridge)
             self.experts.begin(x)
         else:
             features = self.given or self._new_map(0, "auto" if x is None else self._kind(x))
@@ -144,10 +164,18 @@ class Exact(Learner):
                 features.fit(x)
             self.experts = _Shared(features, self._make_gate, self.config.ridge)
 
-    def _kind(self, x: Tensor) -> str:
+    def _kinds(self) -> list[str]:
+        """The kinds of feature maps that may come to be used."""
+        if self.config.separate:
+            return ["random"]
         if self.config.features != "auto":
-            return self.config.features
-        return "patches" if is_picture(x) and min(x.shape[2:]) >= SMALLEST_PICTURE else "random"
+            return [self.config.features]
+        shape = self.problem.input_shape
+        return ["random", "patches"] if len(shape) == 3 and min(shape[1:]) >= SMALLEST_PICTURE else ["random"]
+
+    def _kind(self, x: Tensor) -> str:
+        kinds = self._kinds()
+        return kinds[-1] if len(kinds) == 1 or is_picture(x) else "random"
 
     def _new_map(self, number: int, kind: str) -> FeatureMap:
         config, seed = self.config, self.seed + 7919 * number
@@ -157,7 +185,7 @@ class Exact(Learner):
         return RandomFeatures(self.problem.input_shape, config.random_features, field=config.field, seed=seed)
 
     def _make_gate(self, dim: int, covariance: Literal["diagonal", "tied"]) -> GenerativeGate | None:
-        if self.told and not self.config.separate or not self.config.gate:
+        if (self.told and not self.config.separate) or not self.config.gate:
             return None
         return GenerativeGate(
             dim, covariance=covariance, concentration=self.config.concentration, growing=not self.told, seed=self.seed
@@ -185,15 +213,17 @@ class Exact(Learner):
             x: inputs as they were learned.
             y: their targets.
             experts: the experts that they went to (`last_experts` after `observe`; with boundaries, the task's number). May be
-                left out if every target belongs to one expert only.
+                left out if every target belongs to one expert only, and while examples wait for the feature map.
 
         Raises:
             InputError: if they cannot all have been learned; then nothing has changed.
         """
         self.check_batch(x, y, None if self.problem.task_outputs is None else torch.zeros_like(y))
-        self._flush()
+        if experts is not None and (experts.shape != y.shape or experts.is_floating_point()):
+            raise InputError(f"experts must be {len(y)} integers, got {experts.dtype} of shape {tuple(experts.shape)}")
         if self.experts is None:
-            raise InputError("cannot remove examples: nothing was learned yet")
+            self.waiting = _without(self.waiting, x, y)
+            return
         if experts is None:
             owners = {label: [r.expert for r in self.expert_log.records if r.labels.get(label)] for label in y.unique().tolist()}
             for label, found in owners.items():
@@ -220,12 +250,16 @@ class Exact(Learner):
         if self.experts is None and self.waiting:
             ready = copy.deepcopy(self)
             ready._flush()
-            return ready.predict(x, task)
+            p = ready.predict(x, task)
+            self.expert_probabilities = ready.expert_probabilities
+            return p
         outputs = self.problem.outputs
+        self.expert_probabilities = None
         if self.experts is None or not self.expert_log.seen:
             p = torch.full((len(x), outputs), 1 / outputs)
         else:
-            p = self.experts.predict(x, outputs, task).float()
+            p, share = self.experts.predict(x, outputs, task)
+            p, self.expert_probabilities = p.float(), share.float()
         if task is not None:
             assert self.problem.task_outputs is not None
             heads = torch.zeros(len(self.problem.task_outputs), outputs)
@@ -246,6 +280,8 @@ class Exact(Learner):
     def state_dict(self) -> State:
         """Feature maps, sums, gate and log."""
         return {
+            "config": to_json(self.config),
+            "seed": self.seed,
             "task": self.task,
             "step": self.step,
             "waiting": [{"x": x, "y": y, "task": task} for x, y, task in self.waiting],
@@ -256,7 +292,9 @@ class Exact(Learner):
     def load_state_dict(self, state: State) -> None:
         """Go on from `state`."""
         try:
-            self.task, self.step = int(state["task"]), int(state["step"])
+            if state["config"] != to_json(self.config):
+                raise RunError("the saved state does not fit this learner: it was made with other settings")
+            self.seed, self.task, self.step = int(state["seed"]), int(state["task"]), int(state["step"])
             self.waiting = [(part["x"], part["y"], part["task"]) for part in state["waiting"]]
             self.expert_log.load_state_dict(state["log"])
             saved = state["experts"]
@@ -268,7 +306,7 @@ class Exact(Learner):
 
     def _load_experts(self, saved: State) -> _Shared | _Separate:
         if self.config.separate:
-            separate = _Separate(self._new_map, self._make_gate, self.config.ridge, self.problem.outputs)
+            separate = _Separate(self._new_map, self._make_gate, self.config.ridge)
             separate.load_state_dict(saved)
             return separate
         features = self.given or self._new_map(0, saved["kind"])
@@ -284,9 +322,10 @@ def merge(a: Exact, b: Exact, *, apart: bool = False) -> Exact:
     Args:
         a: stays as it is.
         b: stays as it is. Must have the same feature map, e.g. from ``a.empty_copy()``.
-        apart: expert m of `b` is not expert m of `a` (they saw different tasks): the experts of `b` are added behind those of `a`.
+        apart: expert m of `b` is not expert m of `a` (they saw different tasks): those of `b` are added behind those of `a`.
     """
-    if a.problem.outputs != b.problem.outputs or a.config != b.config:
+    mine, theirs = ((learner.problem.outputs, learner.problem.task_outputs, learner.told, learner.config) for learner in (a, b))
+    if mine != theirs:
         raise InputError("only learners of the same problem with the same settings can be merged")
     result = copy.deepcopy(a)
     other = copy.deepcopy(b)
@@ -305,6 +344,21 @@ def merge(a: Exact, b: Exact, *, apart: bool = False) -> Exact:
     result.task = result.task + other.task + 1 if apart else max(result.task, other.task)
     result.last_experts = None
     return result
+
+
+def _without(waiting: list[Waiting], x: Tensor, y: Tensor) -> list[Waiting]:
+    """The batches that wait without these examples."""
+    left = list(waiting)
+    for example, target in zip(x, y.tolist(), strict=True):
+        for i, (inputs, targets, tasks) in enumerate(left):
+            found = ((inputs == example).flatten(1).all(1) & (targets == target)).nonzero()
+            if len(found):
+                keep = torch.arange(len(targets)) != found[0]
+                left[i] = (inputs[keep], targets[keep], None if tasks is None else tasks[keep])
+                break
+        else:
+            raise InputError("cannot remove these examples: they were not all learned")
+    return [part for part in left if len(part[1])]
 
 
 MakeGate = Callable[[int, Literal["diagonal", "tied"]], "GenerativeGate | None"]
@@ -348,19 +402,22 @@ class _Shared:
         if any(pair not in self.columns for pair in pairs):
             raise InputError("cannot remove these examples: their expert has learned nothing of their targets")
         phi = self.features(x)
-        before = None if self.gate is None else copy.deepcopy(self.gate)
-        if self.gate is not None:
-            self.gate.remove(phi @ self.projection, experts, y)
+        before = copy.deepcopy(self.gate)
         try:
+            if self.gate is not None:
+                self.gate.remove(phi @ self.projection, experts, y)
             self.head.remove(phi, torch.tensor([self.columns[pair] for pair in pairs]))
         except InputError:
             self.gate = before
             raise
 
-    def predict(self, x: Tensor, outputs: int, task: Tensor | None) -> Tensor:
+    def predict(self, x: Tensor, outputs: int, task: Tensor | None) -> tuple[Tensor, Tensor]:
+        """p(y|x) and p(m|x); the expert of a given task answers alone."""
         p = self.head.log_probabilities(self.features(x)).exp()
-        labels = torch.tensor([label for _, label in self.columns])
-        return p.new_zeros(len(x), outputs).index_add_(1, labels, p)
+        experts, labels = torch.tensor(list(self.columns)).T
+        count = int(experts.max()) + 1
+        share = p.new_zeros(len(x), count).index_add_(1, experts, p) if task is None else _given(task, count)
+        return p.new_zeros(len(x), outputs).index_add_(1, labels, p), share
 
     def merge(self, other: _Shared, first: int) -> None:
         if not self.features.same_as(other.features):
@@ -391,10 +448,8 @@ class _Shared:
 class _Separate:
     """A feature map and a head for every expert, and a gate on the inputs that chooses among them."""
 
-    def __init__(
-        self, new_map: Callable[[int, str], FeatureMap], make_gate: MakeGate, ridge: float | None, outputs: int
-    ) -> None:
-        self.new_map, self.make_gate, self.ridge, self.outputs = new_map, make_gate, ridge, outputs
+    def __init__(self, new_map: Callable[[int, str], FeatureMap], make_gate: MakeGate, ridge: float | None) -> None:
+        self.new_map, self.make_gate, self.ridge = new_map, make_gate, ridge
         self.maps: list[FeatureMap] = []
         self.heads: list[ClassHead] = []
         self.shift = self.scale = torch.zeros(())
@@ -443,19 +498,17 @@ class _Separate:
             self.gate, self.heads = before
             raise
 
-    def predict(self, x: Tensor, outputs: int, task: Tensor | None) -> Tensor:
+    def predict(self, x: Tensor, outputs: int, task: Tensor | None) -> tuple[Tensor, Tensor]:
+        """p(y|x), up to a factor, and p(m|x)."""
         assert self.gate is not None
-        if task is None:
-            share = self.gate.probabilities(self._gate_input(x))
-        else:
-            share = F.one_hot(task, max(len(self.heads), int(task.max()) + 1)).double()
+        share = self.gate.probabilities(self._gate_input(x)) if task is None else _given(task, len(self.heads))
         p = share.new_zeros(len(x), outputs)
-        for expert, head in enumerate(self.heads):
+        for expert, head in enumerate(self.heads[: share.shape[1]]):
             rows = (share[:, expert] > 1e-6).nonzero().flatten()
-            if len(rows):
+            if len(rows) and head.model.count:
                 answers = head.log_probabilities(self.maps[expert](x[rows])).exp()
                 p[rows] += share[rows, expert, None] * F.pad(answers, (0, outputs - answers.shape[1]))
-        return p + 1e-12
+        return p + 1e-12, share
 
     def state_dict(self) -> State:
         assert self.gate is not None
@@ -477,3 +530,8 @@ class _Separate:
             self.maps[-1].load_state_dict(features)
             self.heads.append(ClassHead(self.maps[-1].features, ridge=self.ridge))
             self.heads[-1].load_state_dict(head)
+
+
+def _given(task: Tensor, experts: int) -> Tensor:
+    """p(m|x) of at least this many experts where the task is given."""
+    return F.one_hot(task, max(experts, int(task.max()) + 1)).double()

@@ -64,7 +64,8 @@ class ExpertLog:
         steps = 1 + max((last for record in self.records for _, last, _ in record.stretches), default=-1)
         for record in other.records:
             mine = self._records.setdefault(
-                record.expert + first, ExpertRecord(record.expert + first, record.opened_step + steps, record.opened_after + self.seen)
+                record.expert + first,
+                ExpertRecord(record.expert + first, record.opened_step + steps, record.opened_after + self.seen),
             )
             mine.examples += record.examples
             for label, count in record.labels.items():

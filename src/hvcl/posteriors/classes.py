@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hvcl.errors import InputError
-from hvcl.posteriors.matrix_normal import MatrixNormal
+from hvcl.posteriors.matrix_normal import MatrixNormal, Posterior
 
 FREEDOM = 10
 """Degrees of freedom of the Student t that stands for a class."""
@@ -38,7 +38,7 @@ class ClassHead:
 
     def __init__(self, features: int, *, ridge: float | None = None) -> None:
         self.model = MatrixNormal(features, ridge=ridge)
-        self._reading: tuple[Any, Tensor, Tensor] | None = None
+        self._reading: tuple[Posterior, Tensor, Tensor] | None = None
 
     @property
     def classes(self) -> int:
@@ -52,11 +52,13 @@ class ClassHead:
 
     def add(self, phi: Tensor, y: Tensor) -> None:
         """Learn from features ``[B, F]`` of classes ``[B]``; classes that were not there before are added."""
+        self._check(phi, y)
         self.model.grow(int(y.max()) + 1)
         self.model.add(phi, self._indicators(y))
 
     def remove(self, phi: Tensor, y: Tensor) -> None:
         """Unlearn examples; an error, and nothing changed, if they cannot have been learned (see `MatrixNormal.remove`)."""
+        self._check(phi, y)
         counts = torch.bincount(y, minlength=self.classes)
         if len(counts) > self.classes or bool((counts > self.counts).any()):
             raise InputError("cannot remove these examples: of some class there are more than were learned")
@@ -66,8 +68,13 @@ class ClassHead:
         """Add what another head has learned; `classes` are the numbers of its classes in this one, the same by default."""
         self.model.merge(other.model, classes)
 
+    def _check(self, phi: Tensor, y: Tensor) -> None:
+        self.model.check_features(phi)
+        if y.shape != phi.shape[:1] or y.is_floating_point() or not len(y) or int(y.min()) < 0:
+            raise InputError(f"classes must be {len(phi)} integers of at least 0, got {y.dtype} of shape {tuple(y.shape)}")
+
     def _indicators(self, y: Tensor) -> Tensor:
-        return F.one_hot(y, self.classes).double()
+        return F.one_hot(y.long(), self.classes).double()
 
     def scores(self, phi: Tensor) -> Tensor:
         """Regression's prediction of the indicators ``[B, classes]``: they sum to one, but are no probabilities."""
@@ -89,7 +96,7 @@ class ClassHead:
         _, means, whiten = self._reading
         return means, whiten, self.counts.log()
 
-    def _measure(self, posterior: Any) -> tuple[Tensor, Tensor]:
+    def _measure(self, posterior: Posterior) -> tuple[Tensor, Tensor]:
         n, counts, weights = self.model.count, self.counts, posterior.weights
         seen = counts.clamp_min(1)
         cross = self.model.cross - torch.outer(self.model.feature_sum, self.model.target_sum / n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,8 @@ RIDGES = range(-20, 41)
 class MatrixNormal:
     r"""Bayesian linear regression on fixed features, :math:`y = W^T \phi + b + noise`, any number of outputs.
 
-    With the noise :math:`N(0, diag(\sigma^2))`, the prior :math:`W \sim MN(0, I / \lambda, diag(\sigma^2))` and a flat prior over b
-    the posterior is matrix-normal,
+    With the noise :math:`N(0, diag(\sigma^2))`, the prior :math:`W \sim MN(0, I / \lambda, diag(\sigma^2))` and a flat prior over
+    b the posterior is matrix-normal,
 
     .. math:: W \sim MN(M, U, diag(\sigma^2)), \quad U = (A + \lambda I)^{-1}, \quad M = U B,
        \quad A = \sum (\phi - \bar\phi)(\phi - \bar\phi)^T, \quad B = \sum (\phi - \bar\phi)(y - \bar y)^T .
@@ -40,12 +41,15 @@ class MatrixNormal:
     again (`remove`). Sums of second moments are kept in single precision, lower triangle only; all others in double precision.
 
     The ridge :math:`\lambda` (prior precision over noise precision) and :math:`\sigma^2` maximise the evidence, unless a ridge is
-    given: for every :math:`\lambda` the best noise is :math:`\sigma_c^2 = (\sum (y_c - \bar y_c)^2 - B_c^T M_c) / n`, and the
-    evidence has its maximum where
+    given: for every :math:`\lambda` the best noise is :math:`\sigma_c^2 = (\sum (y_c - \bar y_c)^2 - B_c^T M_c) / (n - 1)` (b
+    takes one example away: with n there, the evidence of more features than examples would only rise towards a ridge of zero),
+    and the evidence has its maximum where
 
     .. math:: C \gamma = \lambda \sum_c |M_c|^2 / \sigma_c^2, \qquad \gamma = F - \lambda\, tr\, U,
 
-    with F features and C outputs; :math:`\gamma` counts the directions that the data determine. The nearest power of two is taken.
+    with F features and C outputs; :math:`\gamma` counts the directions that the data determine. A power of two next to it is
+    taken. Should there be several maxima, it is the one that a search from n / 128 meets: where the search begins and ends
+    depends on the sums alone, not on the posteriors that were computed on the way.
 
     Args:
         features: F.
@@ -60,6 +64,7 @@ class MatrixNormal:
             raise InputError(f"ridge must be positive, got {ridge}")
         self.features, self.ridge = features, ridge
         self.count = 0
+        self.peak = 0  # the largest count so far: the sums' rounding is that of sums as large
         starts = range(0, features, PANEL)
         self.panels = [torch.zeros(min(PANEL, features - i), min(i + PANEL, features)) for i in starts]
         self.feature_sum = torch.zeros(features, dtype=torch.float64)
@@ -67,7 +72,6 @@ class MatrixNormal:
         self.target_sum = torch.zeros(outputs, dtype=torch.float64)
         self.target_square = torch.zeros(outputs, outputs, dtype=torch.float64)
         self._posterior: Posterior | None = None
-        self._hint: int | None = None  # where the search for the ridge begins; it ends at the same place from anywhere
 
     @property
     def outputs(self) -> int:
@@ -104,7 +108,7 @@ class MatrixNormal:
         self.feature_sum, self.cross = self.feature_sum.clone(), self.cross.clone()
         self.target_sum, self.target_square = self.target_sum.clone(), self.target_square.clone()
         self._accumulate(phi, y, -1)
-        if not self._plausible(before[0]):
+        if not self._plausible(before[0], before[-1]):
             self.panels, self.feature_sum, self.cross, self.target_sum, self.target_square, self.count = before
             raise InputError(
                 "cannot remove these examples: the second moments would stop being positive definite, "
@@ -122,13 +126,25 @@ class MatrixNormal:
         self.target_sum.add_(y.sum(0), alpha=sign)
         self.target_square.addmm_(y.T, y, alpha=sign)
         self.count += sign * len(phi)
+        self.peak = max(self.peak, self.count)
         self._posterior = None
 
-    def _plausible(self, before: list[Tensor]) -> bool:
-        """Whether the second moments are positive semi-definite, up to the rounding of sums as large as they were before."""
+    def _plausible(self, before: list[Tensor], count: int) -> bool:
+        """Whether the second moments are positive semi-definite, up to the rounding of sums as large as they were at their peak.
+
+        `before` are the panels of `count` examples that some were just taken out of. If none are left, nothing but rounding may
+        be left of the moments either; then all sums become zero.
+        """
         typical = sum(float(panel[:, i * PANEL :].diagonal().sum()) for i, panel in enumerate(before)) / self.features
+        rounding = 1e-5 * typical * self.peak / max(count, 1) + 1e-30
         moments = self._centred().double()
-        moments.diagonal().add_(1e-5 * typical + 1e-30)
+        if not self.count:
+            if float(moments.diagonal().abs().mean()) > rounding:
+                return False
+            for sums in (*self.panels, self.feature_sum, self.cross, self.target_sum, self.target_square):
+                sums.zero_()
+            return True
+        moments.diagonal().add_(rounding)
         return int(torch.linalg.cholesky_ex(moments)[1]) == 0
 
     def merge(self, other: MatrixNormal, outputs: list[int] | None = None) -> None:
@@ -139,7 +155,7 @@ class MatrixNormal:
         if other.features != self.features:
             raise InputError(f"cannot merge models of {self.features} and {other.features} features")
         columns = torch.arange(other.outputs) if outputs is None else torch.tensor(outputs, dtype=torch.long)
-        if len(columns) != other.outputs or len(columns.unique()) != len(columns):
+        if len(columns) != other.outputs or len(columns.unique()) != len(columns) or bool((columns < 0).any()):
             raise InputError(f"outputs must name {other.outputs} different outputs, got {columns.tolist()}")
         if other.outputs:
             self.grow(int(columns.max()) + 1)
@@ -150,14 +166,20 @@ class MatrixNormal:
         self.target_sum[columns] += other.target_sum
         self.target_square[columns.unsqueeze(1), columns] += other.target_square
         self.count += other.count
+        self.peak += other.peak
         self._posterior = None
 
+    def check_features(self, phi: Tensor) -> None:
+        """Raise `InputError` for features that cannot be learned from."""
+        if phi.dim() != 2 or phi.shape[1] != self.features:
+            raise InputError(f"features must be [B, {self.features}], got {tuple(phi.shape)}")
+        _check_finite("features", phi)
+
     def _check(self, phi: Tensor, y: Tensor) -> None:
-        if phi.dim() != 2 or phi.shape[1] != self.features or y.shape != (len(phi), self.outputs):
-            shapes = f"{tuple(phi.shape)} and {tuple(y.shape)}"
-            raise InputError(f"features and targets must be [B, {self.features}] and [B, {self.outputs}], got {shapes}")
-        if not bool(torch.isfinite(phi.sum() + y.sum())):
-            raise InputError("features or targets hold NaN or infinite values: clean the data before learning")
+        self.check_features(phi)
+        if y.shape != (len(phi), self.outputs):
+            raise InputError(f"targets must be [{len(phi)}, {self.outputs}], got {tuple(y.shape)}")
+        _check_finite("targets", y)
 
     # -- the posterior ----------------------------------------------------------------------------------------------------
 
@@ -187,6 +209,9 @@ class MatrixNormal:
         moments = self._centred()
         cross = self.cross - torch.outer(self.feature_sum, self.target_sum / self.count)
         spread = self.target_square.diagonal() - self.target_sum.square() / self.count
+        # an output that never varied tells nothing: what is left there is rounding
+        constant = spread <= 1e-12 * self.target_square.diagonal()
+        spread[constant], cross[:, constant] = 0, 0
         tried: dict[int, Posterior] = {}
 
         def slope(power: int) -> float:
@@ -200,8 +225,7 @@ class MatrixNormal:
 
         if self.ridge is not None:
             return self._given(self.ridge, moments, cross, spread)
-        power = _root(slope, round(math.log2(self.count / 128)) if self._hint is None else self._hint)
-        self._hint = power
+        power = _root(slope, round(math.log2(self.count / 128)))
         if tried[power].factor is None:
             tried[power] = self._given(2.0**power, moments, cross, spread)
         return tried[power]
@@ -213,17 +237,17 @@ class MatrixNormal:
         if factor.dtype != torch.float64:
             for _ in range(2):
                 weights += torch.cholesky_solve(_residual(moments, ridge, weights, cross).to(factor.dtype), factor)
-        # an output that never varied tells nothing
-        varied = spread > 1e-9 * self.count
-        explained = (cross * weights).sum(0)
-        noise = ((spread - explained) / self.count).clamp_min(1e-9 * spread / self.count)
+        varied = spread > 0
+        free = max(self.count - 1, 1)
+        explained, size = (cross * weights).sum(0), ridge * weights.square().sum(0)
+        # the errors of learned examples are what is left beyond `size`; where they vanish, rounding must not make them negative
+        noise = torch.maximum(spread - explained, size).clamp_min(1e-9 * spread) / free
         effective = self.features - ridge * self._trace(factor)
-        pull = ridge * (weights.square().sum(0)[varied] / noise[varied]).sum()
+        pull = (size[varied] / noise[varied]).sum()
         outputs = int(varied.sum())
         log_determinant = 2 * float(factor.diagonal().double().log().sum()) - self.features * math.log(ridge)
-        evidence = -0.5 * (
-            self.count * float((2 * math.pi * noise[varied]).log().sum() + outputs) + outputs * log_determinant
-        )
+        log_likelihood = free * float((2 * math.pi * noise[varied]).log().sum() + outputs)
+        evidence = -0.5 * (log_likelihood + outputs * (log_determinant + math.log(self.count)))
         return Posterior(
             count=self.count,
             ridge=ridge,
@@ -252,6 +276,7 @@ class MatrixNormal:
         """The sums."""
         return {
             "count": self.count,
+            "peak": self.peak,
             "panels": list(self.panels),
             "feature_sum": self.feature_sum,
             "cross": self.cross,
@@ -264,7 +289,7 @@ class MatrixNormal:
         shapes = [panel.shape for panel in self.panels]
         if [panel.shape for panel in state["panels"]] != shapes:
             raise RunError(f"the saved sums are not of {self.features} features: were they made with other settings?")
-        self.count = int(state["count"])
+        self.count, self.peak = int(state["count"]), int(state["peak"])
         self.panels = [panel.clone() for panel in state["panels"]]
         self.feature_sum, self.cross = state["feature_sum"].clone(), state["cross"].clone()
         self.target_sum, self.target_square = state["target_sum"].clone(), state["target_square"].clone()
@@ -301,14 +326,22 @@ class Posterior:
         return phi @ weights + (self.intercept - self.feature_mean @ self.weights).to(phi.dtype)
 
     def variance(self, phi: Tensor) -> Tensor:
-        r"""Predictive variance ``[B, C]`` with the noise: :math:`\sigma_c^2 (1 + 1/n + (\phi - \bar\phi)^T U (\phi - \bar\phi))`."""
+        r"""Variance ``[B, C]`` with the noise: :math:`\sigma_c^2 (1 + 1/n + (\phi - \bar\phi)^T U (\phi - \bar\phi))`."""
         assert self.factor is not None
         centred = (phi.double() - self.feature_mean).to(self.factor.dtype)
         distance = torch.linalg.solve_triangular(self.factor, centred.T, upper=False).square_().sum(0).double()
-        return ((1 + 1 / self.count + distance).unsqueeze(1) * self.noise).to(phi.dtype)
+        variance: Tensor = (1 + 1 / self.count + distance).unsqueeze(1) * self.noise
+        return variance.to(phi.dtype)
+
+
+def _check_finite(name: str, values: Tensor) -> None:
+    # of the squares: what overflows in the sums of products would spoil them for good
+    if not bool(torch.isfinite(values.float().square().sum())):
+        raise InputError(f"{name} hold NaN, infinite or far too large values: clean the data before learning")
 
 
 def _cholesky(moments: Tensor, ridge: float) -> Tensor:
+    factor: Tensor
     matrix = moments.clone()
     matrix.diagonal().add_(ridge)
     factor, failed = torch.linalg.cholesky_ex(matrix)
@@ -332,8 +365,8 @@ def _residual(moments: Tensor, ridge: float, weights: Tensor, cross: Tensor) -> 
     return rest
 
 
-def _root(slope: Any, start: int) -> int:
-    """The power next to where a falling function of the power changes its sign, wherever the search begins."""
+def _root(slope: Callable[[int], float], start: int) -> int:
+    """The power next to where a function of the power falls through zero, found from `start`."""
     low, high = RIDGES[0], RIDGES[-1]
     power, stride = min(max(start, low), high), 1
     if slope(power) > 0:

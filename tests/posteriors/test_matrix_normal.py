@@ -1,0 +1,475 @@
+"""The exact linear model against dense Bayesian linear regression in float64."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+
+from hvcl.errors import InputError, RunError
+from hvcl.posteriors import matrix_normal
+from hvcl.posteriors.matrix_normal import MatrixNormal, _cholesky, _root
+from hvcl.runs.state import load_state, save_state
+
+TOLERANCE = 1e-4
+"""Of every property, relative to the largest number: second moments are sums in float32."""
+
+
+def data(n=60, features=12, outputs=3, noise=0.5, seed=0, offset=0.3):
+    """Correlated features around a mean that is not zero, linear targets around another one."""
+    random = torch.Generator().manual_seed(seed)
+    mix = torch.randn(features, features, generator=random) / features**0.5 + torch.eye(features)
+    phi = torch.randn(n, features, generator=random) @ mix + offset
+    weights = torch.randn(features, outputs, generator=random)
+    y = (phi @ weights + noise * torch.randn(n, outputs, generator=random) + torch.arange(1.0, outputs + 1)).double()
+    return phi, y
+
+
+def learned(phi, y, ridge=None, batch=17):
+    model = MatrixNormal(phi.shape[1], y.shape[1], ridge=ridge)
+    for a, b in zip(phi.split(batch), y.split(batch), strict=True):
+        model.add(a, b)
+    return model
+
+
+class Reference:
+    """The textbook's formulas with the whole data set in memory."""
+
+    def __init__(self, phi, y, ridge):
+        phi, y = phi.double().numpy(), y.numpy()
+        self.n, self.ridge = len(phi), ridge
+        self.mean, self.intercept = phi.mean(0), y.mean(0)
+        self.phi, self.y = phi - self.mean, y - self.intercept
+        self.second = self.phi.T @ self.phi
+        self.cov = np.linalg.inv(self.second + ridge * np.eye(phi.shape[1]))
+        self.weights = self.cov @ self.phi.T @ self.y
+        residual = self.y - self.phi @ self.weights
+        self.noise = ((residual**2).sum(0) + ridge * (self.weights**2).sum(0)) / (self.n - 1)
+
+    def predict(self, phi):
+        return (phi.double().numpy() - self.mean) @ self.weights + self.intercept
+
+    def variance(self, phi):
+        centred = phi.double().numpy() - self.mean
+        distance = np.einsum("bi,ij,bj->b", centred, self.cov, centred)
+        return np.outer(1 + 1 / self.n + distance, self.noise)
+
+    def profile(self):
+        """The same, for a fine grid: by the determinant in feature space."""
+        determinant = np.linalg.slogdet(np.eye(len(self.cov)) + self.second / self.ridge)[1] + np.log(self.n)
+        return -0.5 * ((self.n - 1) * (np.log(2 * np.pi * self.noise) + 1) + determinant).sum()
+
+    def evidence(self):
+        """Marginal likelihood of the targets, each output a multivariate normal over all examples; the flat b integrated out.
+
+        In an orthonormal basis of what b does not move; along b the integral is 1 / sqrt(n), whatever the target.
+        """
+        basis = np.linalg.svd(np.ones((1, self.n)))[2][1:]
+        phi, y = basis @ self.phi, basis @ self.y
+        kernel, zero = np.eye(self.n - 1) + phi @ phi.T / self.ridge, np.zeros(self.n - 1)
+        every = [multivariate_normal.logpdf(y[:, c], zero, s * kernel) for c, s in enumerate(self.noise)]
+        return sum(every) - 0.5 * len(every) * np.log(self.n)
+
+
+def close(a, b, tolerance=TOLERANCE):
+    a, b = np.asarray(a), np.asarray(b)
+    np.testing.assert_allclose(a, np.broadcast_to(b, a.shape), rtol=0, atol=tolerance * np.abs(b).max())
+
+
+def same_posterior(a, b):
+    a, b = a.posterior(), b.posterior()
+    assert a.ridge == b.ridge
+    assert a.count == b.count
+    close(a.weights, b.weights)
+    close(a.intercept, b.intercept)
+    close(a.noise, b.noise)
+    close(a.effective, b.effective)
+    probe = torch.randn(5, len(a.weights), generator=torch.Generator().manual_seed(99))
+    close(a.variance(probe), b.variance(probe))
+
+
+def identical(a, b):
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(identical(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(identical, a, b))
+    return a == b
+
+
+@pytest.fixture(params=["whole", "panels", "single"])
+def branch(request, monkeypatch):
+    """All branches for large numbers of features, at small ones."""
+    if request.param != "whole":
+        monkeypatch.setattr(matrix_normal, "PANEL", 5)
+    if request.param == "single":
+        monkeypatch.setattr(matrix_normal, "DOUBLE", 4)
+    return request.param
+
+
+# -- the posterior ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ridge", [0.01, 1.0, 30.0])
+def test_posterior_and_predictions_are_those_of_dense_bayesian_regression(branch, ridge):
+    phi, y = data()
+    posterior, reference = learned(phi, y, ridge).posterior(), Reference(phi, y, ridge)
+    assert (posterior.count, posterior.ridge) == (60, ridge)
+    close(posterior.weights, reference.weights)
+    close(posterior.noise, reference.noise)
+    close(posterior.intercept, reference.intercept)
+    close(posterior.feature_mean, reference.mean)
+    close(posterior.effective, np.trace(reference.second @ reference.cov))
+    new = 2 * data(seed=1)[0]
+    for kind in (torch.float32, torch.float64):
+        assert posterior.mean(new.to(kind)).dtype == posterior.variance(new.to(kind)).dtype == kind
+        close(posterior.mean(new.to(kind)), reference.predict(new))
+        close(posterior.variance(new.to(kind)), reference.variance(new))
+
+
+@pytest.mark.parametrize("ridge", [0.1, 4.0])
+def test_evidence_is_the_marginal_likelihood(branch, ridge):
+    phi, y = data(n=30, features=8)
+    reference = Reference(phi, y, ridge)
+    close(learned(phi, y, ridge).posterior().evidence, reference.evidence())
+    close(reference.profile(), reference.evidence(), 1e-9)
+
+
+@pytest.mark.parametrize("ridge", [0.1, 4.0, 100.0])
+def test_slope_is_twice_the_derivative_of_the_evidence(ridge):
+    phi, y = data(n=30, features=8)
+    step = 1e-4
+    up, down = (Reference(phi, y, ridge * np.exp(s)).evidence() for s in (step, -step))
+    close(learned(phi, y, ridge).posterior().slope, 2 * (up - down) / (2 * step), tolerance=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("n", "features", "noise"), [(60, 12, 0.5), (60, 12, 8.0), (40, 30, 1.0), (300, 5, 0.1), (25, 40, 5.0), (100, 250, 20.0)]
+)
+def test_the_ridge_is_the_power_of_two_beside_the_maximum_of_the_evidence(n, features, noise):
+    phi, y = data(n, features, noise=noise)
+    grid = np.arange(-20, 20, 0.1)
+    evidence = [Reference(phi, y, 2.0**power).profile() for power in grid]
+    posterior = learned(phi, y).posterior()
+    power = np.log2(posterior.ridge)
+    assert power == round(power)
+    assert abs(power - grid[np.argmax(evidence)]) < 0.8
+    assert posterior.evidence > max(evidence) - 0.5 * y.shape[1]
+
+
+def test_the_scale_of_targets_does_not_matter():
+    phi, y = data(outputs=2)
+    plain = learned(phi, y).posterior()
+    for factor in (1e-7, 1e7):
+        scaled = learned(phi, factor * y).posterior()
+        assert scaled.ridge == plain.ridge
+        close(scaled.weights / factor, plain.weights)
+        close(scaled.noise / factor**2, plain.noise)
+
+
+def test_an_output_that_never_varied_predicts_its_constant_and_does_not_count():
+    phi, y = data(outputs=2)
+    constant = torch.cat([y, torch.full((60, 1), 0.1, dtype=torch.float64)], 1)
+    without, with_it = learned(phi, y).posterior(), learned(phi, constant).posterior()
+    assert with_it.ridge == without.ridge
+    close(with_it.evidence, without.evidence)
+    close(with_it.mean(phi)[:, 2], 0.1)
+    close(with_it.mean(phi)[:, :2], without.mean(phi))
+    alone = learned(phi, constant[:, 2:]).posterior()
+    close(alone.mean(phi), 0.1)
+    assert not alone.weights.any()
+
+
+def test_several_maxima_the_same_one_is_taken_whatever_was_computed_on_the_way():
+    # strong noise directions want a large ridge, weak signal directions a small one: the evidence has two maxima
+    random = torch.Generator().manual_seed(0)
+    strong, weak = 30 * torch.randn(100, 60, generator=random), 0.03 * torch.randn(100, 3, generator=random)
+    phi, y = torch.cat([strong, weak], 1), (30 * weak.sum(1, keepdim=True) + 0.3 * torch.randn(100, 1, generator=random)).double()
+    quiet = torch.cat([0 * strong, weak], 1)[:20]  # without the noise a small ridge is best
+    ridges = []
+    for often in (True, False):
+        model = MatrixNormal(63, 1)
+        model.add(quiet, y[:20])
+        if often:
+            ridges.append(model.posterior().ridge)
+        model.add(phi, y)
+        ridges.append(model.posterior().ridge)
+    assert ridges[0] < 0.1
+    assert ridges[1] == ridges[2] > 1000
+
+
+def test_computing_the_posterior_often_or_once_gives_identical_numbers(branch):
+    phi, y = data(200, 14, noise=2.0)
+    often, once = MatrixNormal(14, 3), MatrixNormal(14, 3)
+    for a, b in zip(phi.split(5), y.split(5), strict=True):
+        often.add(a, b)
+        once.add(a, b)
+        often.posterior()
+    a, b = often.posterior(), once.posterior()
+    assert (a.ridge, a.evidence, a.slope, a.effective) == (b.ridge, b.evidence, b.slope, b.effective)
+    assert torch.equal(a.weights, b.weights)
+    assert torch.equal(a.factor, b.factor)
+
+
+def test_the_posterior_is_kept_until_something_changes():
+    phi, y = data()
+    model = learned(phi, y)
+    before = model.posterior()
+    assert model.posterior() is before
+    for change in (lambda: model.add(phi, y), lambda: model.remove(phi, y), lambda: model.merge(model), lambda: model.grow(4)):
+        before = model.posterior()
+        change()
+        assert model.posterior() is not before
+
+
+@pytest.mark.parametrize("start", [-50, -20, -3, 5, 6, 17, 40, 90])
+@pytest.mark.parametrize(("zero", "power"), [(5.3, 5), (5.7, 6), (-7.2, -7), (99.0, 40), (-99.0, -20), (39.6, 40), (-19.6, -20)])
+def test_the_search_ends_beside_the_zero_from_anywhere(start, zero, power):
+    calls = []
+
+    def slope(p):
+        assert -20 <= p <= 40
+        calls.append(p)
+        return zero - p
+
+    assert _root(slope, start) == power
+    assert len(set(calls)) <= 14
+
+
+def test_few_examples_and_many_features():
+    phi, y = data(n=9, features=40)
+    posterior = learned(phi, y, 0.5).posterior()
+    close(posterior.weights, Reference(phi, y, 0.5).weights)
+    assert torch.isfinite(learned(phi, y).posterior().mean(phi)).all()
+
+
+def test_rounding_does_not_make_errors_negative_where_examples_are_learned_by_heart():
+    for seed in range(6):
+        phi, y = data(n=9, features=40, seed=seed)
+        for ridge in (2.0**-20, 2.0**-18, 2.0**-16):
+            posterior = learned(phi, y, ridge).posterior()
+            assert (posterior.noise * 8 >= ridge * posterior.weights.square().sum(0)).all()
+
+
+def test_one_example_is_predicted_everywhere():
+    phi, y = data(n=1)
+    close(learned(phi, y).posterior().mean(data(seed=3)[0]), y.expand(60, -1))
+
+
+def test_moments_that_rounding_made_indefinite_can_be_factorised():
+    for kind in (torch.float32, torch.float64):
+        moments = torch.diag(torch.tensor([4.0, 2.0, -1e-7], dtype=kind))
+        factor = _cholesky(moments, 1e-9)
+        torch.testing.assert_close((factor @ factor.T).diagonal().double(), moments.diagonal().double(), rtol=0, atol=1e-5)
+    phi, y = data(features=4)
+    twice = torch.cat([phi, phi], 1)  # no ridge to speak of, exactly collinear
+    posterior = learned(twice, y, 1e-12).posterior()
+    close(posterior.mean(twice), Reference(phi, y, 1e-9).predict(phi), tolerance=1e-2)
+
+
+def test_estimated_trace_is_near_the_exact_one_and_always_the_same(monkeypatch):
+    phi, y = data(n=150, features=100)
+    exact = learned(phi, y, 20.0).posterior()
+    monkeypatch.setattr(matrix_normal, "EXACT_TRACE", 10)
+    estimates = [learned(phi, y, 20.0).posterior().effective for _ in range(2)]
+    assert estimates[0] == estimates[1] != exact.effective
+    assert estimates[0] == pytest.approx(exact.effective, rel=0.05)
+
+
+def test_float32_storage_and_factor_at_thousands_of_features():
+    # the dual form in float64 as reference: weights = phi^T (phi phi^T + ridge)^-1 y
+    n, features, ridge = 200, 4100, 8.0
+    assert features > matrix_normal.DOUBLE
+    random = torch.Generator().manual_seed(0)
+    phi = torch.randn(n, 40, generator=random) @ torch.randn(40, features, generator=random) / 6 + 0.2
+    phi += 0.3 * torch.randn(n, features, generator=random)
+    y = torch.nn.functional.one_hot(torch.arange(n) % 3).double()
+    posterior = learned(phi, y, ridge, batch=100).posterior()
+    assert posterior.factor.dtype == torch.float32
+    centred = (phi.double() - phi.double().mean(0)).numpy()
+    weights = centred.T @ np.linalg.solve(centred @ centred.T + ridge * np.eye(n), (y - y.mean(0)).numpy())
+    assert np.abs(posterior.weights.numpy() - weights).max() < 1e-4 * np.abs(weights).max()
+    close(posterior.mean(phi), centred @ weights + y.mean(0).numpy())
+
+
+# -- order, merging, unlearning --------------------------------------------------------------------------------------
+
+
+def test_any_order_and_any_batches_give_the_same_posterior(branch):
+    phi, y = data(200, 14)
+    for seed, batch in ((0, 200), (1, 1), (2, 33)):
+        order = torch.randperm(200, generator=torch.Generator().manual_seed(seed))
+        same_posterior(learned(phi[order], y[order], batch=batch), learned(phi, y))
+
+
+@pytest.mark.parametrize("shards", [2, 10])
+def test_merged_shards_equal_one_model_of_all(branch, shards):
+    phi, y = data(200, 14)
+    first, *others = [learned(phi[i::shards], y[i::shards]) for i in range(shards)]
+    for other in others:
+        before = copy.deepcopy(other.state_dict())
+        first.merge(other)
+        assert identical(other.state_dict(), before)
+    same_posterior(first, learned(phi, y))
+
+
+def test_merge_puts_outputs_where_it_is_told_to():
+    phi, y = data(100, 6, 3)
+    a, b = learned(phi[:50], y[:50, :1]), learned(phi[50:], y[50:, 1:])
+    a.merge(b, [3, 1])
+    whole = torch.zeros(100, 4, dtype=torch.float64)
+    whole[:50, 0], whole[50:, 3], whole[50:, 1] = y[:50, 0], y[50:, 1], y[50:, 2]
+    assert a.outputs == 4
+    same_posterior(a, learned(phi, whole))
+    torch.testing.assert_close(a.target_square, whole.T @ whole)
+
+
+@pytest.mark.parametrize("outputs", [[0], [0, 0], [0, -1], [0, 1, 2]])
+def test_merge_refuses_outputs_that_are_not_one_each(outputs):
+    phi, y = data(outputs=2)
+    a = learned(phi, y)
+    before = copy.deepcopy(a.state_dict())
+    with pytest.raises(InputError, match="2 different outputs"):
+        a.merge(learned(phi, y), outputs)
+    with pytest.raises(InputError, match="12 and 11 features"):
+        a.merge(learned(phi[:, 1:], y))
+    assert identical(before, a.state_dict())
+
+
+def test_new_outputs_were_zero_before():
+    phi, y = data(100, 6, 3)
+    y[:60, 2] = 0
+    model = learned(phi[:60], y[:60, :2])
+    model.grow(3)
+    model.grow(1)
+    model.add(phi[60:], y[60:])
+    assert model.outputs == 3
+    same_posterior(model, learned(phi, y))
+
+
+def test_what_was_removed_was_never_seen(branch):
+    phi, y = data(200, 14)
+    model = learned(phi, y)
+    for i in torch.randperm(80, generator=torch.Generator().manual_seed(0)).split(11):
+        model.remove(phi[i], y[i])
+    assert model.count == 120
+    same_posterior(model, learned(phi[80:], y[80:]))
+
+
+def test_removing_everything_leaves_nothing():
+    phi, y = data(100, 6)
+    model = learned(phi, y, batch=7)
+    model.remove(phi, y)
+    empty = MatrixNormal(6, 3).state_dict()
+    assert identical(model.state_dict() | {"peak": 0}, empty | {"peak": 0})
+    with pytest.raises(InputError, match="before the first example"):
+        model.posterior()
+    model.add(phi[:40], y[:40])
+    same_posterior(model, learned(phi[:40], y[:40]))
+
+
+def test_most_can_be_removed_bit_by_bit():
+    # what is left is small beside the rounding of what was there
+    phi, y = data(20_000, 6, offset=3.0)
+    model = learned(phi, y, batch=100)
+    for start, end in ((0, 19_980), (19_980, 19_990), (19_990, 19_995), (19_995, 20_000)):
+        model.remove(phi[start:end], y[start:end])
+    assert model.count == 0
+
+
+@pytest.mark.parametrize("case", ["too many", "never seen", "twice", "all others", "fewer, larger"])
+def test_what_was_never_learned_cannot_be_removed_and_nothing_changes(branch, case):
+    phi, y = data(40, 12)
+    others = data(40, 12, seed=5)
+    model = learned(phi, y)
+    before, posterior = copy.deepcopy(model.state_dict()), model.posterior()
+    gone = {
+        "too many": (torch.cat([phi, phi]), torch.cat([y, y])),
+        "never seen": (others[0][:30], others[1][:30]),
+        "twice": (phi[:1].expand(20, -1), y[:1].expand(20, -1)),
+        "all others": (0.5 * phi, y),
+        "fewer, larger": (9 * phi[:5], y[:5]),
+    }[case]
+    with pytest.raises(InputError, match="cannot remove"):
+        model.remove(*gone)
+    assert identical(model.state_dict(), before)
+    assert torch.equal(model.posterior().weights, posterior.weights)
+    model.remove(phi[:20], y[:20])
+    same_posterior(model, learned(phi[20:], y[20:]))
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_sums_are_kept_in_single_precision_below_the_diagonal_only(monkeypatch):
+    monkeypatch.setattr(matrix_normal, "PANEL", 5)
+    phi, y = data(50, 12)
+    model = learned(phi, y)
+    assert [tuple(panel.shape) for panel in model.panels] == [(5, 5), (5, 10), (2, 12)]
+    assert {panel.dtype for panel in model.panels} == {torch.float32}
+    second = (phi.double().T @ phi.double()).float()
+    for i, panel in enumerate(model.panels):
+        torch.testing.assert_close(panel, second[5 * i : 5 * i + len(panel), : panel.shape[1]])
+
+
+def test_goes_on_from_a_file_bit_identically(branch, tmp_path):
+    phi, y = data(100, 14)
+    whole, first = learned(phi, y, batch=10), learned(phi[:50], y[:50], batch=10)
+    save_state(tmp_path / "state.json", first.state_dict())
+    second = MatrixNormal(14)
+    second.load_state_dict(load_state(tmp_path / "state.json"))
+    first.add(phi[50:60], y[50:60])  # the one that was saved goes its own way
+    for a, b in zip(phi[50:].split(10), y[50:].split(10), strict=True):
+        second.add(a, b)
+    assert identical(whole.state_dict(), second.state_dict())
+    assert torch.equal(whole.posterior().weights, second.posterior().weights)
+
+
+def test_a_loaded_state_is_not_shared():
+    phi, y = data()
+    a, b = learned(phi, y), MatrixNormal(12)
+    b.load_state_dict(a.state_dict())
+    before = copy.deepcopy(a.state_dict())
+    b.add(phi, y)
+    assert identical(a.state_dict(), before)
+
+
+def test_sums_of_other_features_are_refused():
+    with pytest.raises(RunError, match="not of 5 features"):
+        MatrixNormal(5).load_state_dict(MatrixNormal(6).state_dict())
+
+
+def test_bad_input_is_refused_and_nothing_changes():
+    phi, y = data()
+    model = learned(phi, y)
+    before = copy.deepcopy(model.state_dict())
+    nan, infinite, huge = phi.clone(), phi.clone(), phi.clone()
+    nan[3, 2], infinite[1, 1], huge[0, 0] = torch.nan, -torch.inf, 1e30
+    cases = [
+        ((nan, y), "features hold NaN"),
+        ((infinite, y), "features hold NaN"),
+        ((huge, y), "too large"),
+        ((phi, y / 0), "targets hold NaN"),
+        ((phi[:, 1:], y), "features must be"),
+        ((phi[0], y), "features must be"),
+        ((phi, y[:, 1:]), "targets must be"),
+        ((phi, y[1:]), "targets must be"),
+    ]
+    for arguments, words in cases:
+        for action in (model.add, model.remove):
+            with pytest.raises(InputError, match=words):
+                action(*arguments)
+    assert identical(model.state_dict(), before)
+
+
+def test_bad_settings_are_refused():
+    for arguments in ((0, 1), (3, -1)):
+        with pytest.raises(InputError, match="at least one feature"):
+            MatrixNormal(*arguments)
+    for ridge in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(InputError, match="ridge"):
+            MatrixNormal(3, ridge=ridge)
+    with pytest.raises(InputError, match="before the first example"):
+        MatrixNormal(3, 1).posterior()
