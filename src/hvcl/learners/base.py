@@ -35,6 +35,10 @@ class Learner(ABC):
     expert_log: ExpertLog | None = None
     """Learners that open experts as they go: which opened when, and what each learned from."""
 
+    expert_probabilities: Tensor | None = None
+    """p(m|x) ``[B, experts]`` of the last `predict`, where the learner has experts of its own (not those in a network's layers):
+    who answers for which example."""
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 

@@ -91,6 +91,7 @@ class GradientLearner(Learner):
             assert isinstance(loss, Tensor)
             self.optimizer.zero_grad()
             loss.backward()
+            self.correct_gradient(x, y, task)
             self.optimizer.step()
         return {name: value.item() if isinstance(value, Tensor) else value for name, value in terms.items()}
 
@@ -98,12 +99,18 @@ class GradientLearner(Learner):
         """The named terms of the loss on a batch; "loss" is what is minimised."""
         return {"loss": F.cross_entropy(self.logits(x, task), y)}
 
+    def correct_gradient(self, x: Tensor, y: Tensor, task: Tensor | None) -> None:
+        """Between gradient and step: a method may change the parameters' `grad` here."""
+
     def logits(self, x: Tensor, task: Tensor | None) -> Tensor:
         """The network's outputs, minus infinity outside the head of each example's task."""
-        logits: Tensor = self.network(x)
+        return self.masked(self.network(x), task)
+
+    def masked(self, outputs: Tensor, task: Tensor | None) -> Tensor:
+        """Outputs of the network with minus infinity outside the head of each example's task."""
         if task is None or self._heads is None:
-            return logits
-        return logits.masked_fill(~self._heads[task.to(self.device)], -torch.inf)
+            return outputs
+        return outputs.masked_fill(~self._heads[task.to(self.device)], -torch.inf)
 
     @torch.no_grad()
     def predict(self, x: Tensor, task: Tensor | None = None) -> Tensor:
