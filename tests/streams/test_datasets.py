@@ -40,7 +40,9 @@ def pixels(seed: int, *shape: int) -> np.ndarray:
 
 
 def idx(magic: int, values: np.ndarray) -> bytes:
-    return gzip.compress(struct.pack(f">{1 + values.ndim}I", magic, *values.shape) + values.tobytes())
+    return gzip.compress(
+        struct.pack(f">{1 + values.ndim}I", magic, *values.shape) + values.tobytes(), mtime=0
+    )  # no clock: names of parametrised tests hold these bytes
 
 
 TRAIN_IMAGES, TEST_IMAGES = pixels(1, 3, 4, 5), pixels(2, 2, 4, 5)
@@ -120,10 +122,10 @@ def test_cifar100_takes_the_fine_labels(provide: Provide, tmp_path: Path) -> Non
     [
         ("train-images-idx3-ubyte.gz", idx(0x801, TRAIN_IMAGES), "not an idx file of 3 dimensions"),
         ("t10k-labels-idx1-ubyte.gz", idx(0xD01, np.array([1, 2], dtype=np.uint8)), "does not begin with 0x00000801"),
-        ("t10k-labels-idx1-ubyte.gz", gzip.compress(b"\0\0"), "not an idx file of 1 dimensions"),
+        ("t10k-labels-idx1-ubyte.gz", gzip.compress(b"\0\0", mtime=0), "not an idx file of 1 dimensions"),
         (
             "train-images-idx3-ubyte.gz",
-            gzip.compress(gzip.decompress(idx(0x803, TRAIN_IMAGES))[:-1]),
+            gzip.compress(gzip.decompress(idx(0x803, TRAIN_IMAGES))[:-1], mtime=0),
             "holds 59 values, its header says 60",
         ),
         (
