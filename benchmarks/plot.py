@@ -138,7 +138,7 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 
 
 def met(row: Row) -> str:
-    return "" if "met" not in row else "yes" if row["met"] else "**no**"
+    return "" if row.get("met") is None else "yes" if row["met"] else "**no**"
 
 
 def ratio(row: Row | None) -> str:
@@ -151,8 +151,8 @@ def between(row: Row) -> str:
 
 def machine(document: Document) -> str:
     facts = document["environment"]
-    peers = ", ".join(f"{name} {version}" for name, version in facts["peers"].items())
-    words = f"{facts['processor']}, one thread; torch {facts['torch']}, {peers}; commit {facts['commit']}; "
+    versions = ", ".join(f"{name} {version}" for name, version in {"torch": facts["torch"], **facts["peers"]}.items())
+    words = f"{facts['processor']}, one thread; {versions}; commit {facts['commit']}; "
     words += f"{document['rounds']} rounds."
     if document["quick"]:
         words = "**A quick run: a look, not a measurement.** " + words
