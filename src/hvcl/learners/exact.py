@@ -158,9 +158,10 @@ class Exact(Learner):
             self.experts = _Separate(self._new_map, self._make_gate, self.config.ridge)
             self.experts.begin(x)
         else:
-            features = self.given or self._new_map(0, "auto" if x is None else self._kind(x))
-            if not features.fitted:
+            features = self.given
+            if features is None or not features.fitted:
                 assert x is not None
+                features = features or self._new_map(0, self._kind(x))
                 features.fit(x)
             self.experts = _Shared(features, self._make_gate, self.config.ridge)
 
