@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -228,14 +229,17 @@ def test_compare_runs_every_method_alike_and_goes_on_where_it_stopped(capsys, tm
     assert main(["table", "cells"]) == 0
     table = capsys.readouterr().out
     accuracy = json.loads((folder / "naive/seed-1/result.json").read_text())["average_accuracy"]
-    assert f"| naive | none | {100 * accuracy:.2f} |" in table
+    assert f"| naive | none | 2 | {100 * accuracy:.2f} |" in table
     assert main(["table", "cells", "--html", "page.html"]) == 0
     assert f"{100 * accuracy:.2f}" in (tmp_path / "page.html").read_text()
+
+    assert main(["table", "cells", "--overview", "--budget", "quick"]) == 0
+    assert f"| naive | none | {100 * accuracy:.2f} |" in capsys.readouterr().out
 
     assert main(["check", "cells", "--sample", "1"]) == 0
     assert "the same" in capsys.readouterr().out
     cell = tmp_path / "cells/split-digits-domain-naive-quick.json"
-    (tmp_path / "cells/split-digits-domain-exact-quick.json").unlink()
+    (tmp_path / "cells/split-digits-domain-exact.json").unlink()  # one pass: no budget in its name
     cell.write_text(cell.read_text().replace(f'"average_accuracy": {accuracy}', '"average_accuracy": 0.01'))
     assert main(["check", "cells", "--sample", "1"]) == 1
     assert "DIFFERENT" in capsys.readouterr().out
@@ -247,6 +251,7 @@ def test_compare_refuses_what_it_does_not_know(capsys):
     assert "split-digit" in refused(capsys, "compare", "split-digit")
     assert "scenario" in refused(capsys, "compare", "split-digits", "--scenario", "all")
     assert "nowhere" in refused(capsys, "table", "nowhere")
+    assert "--budget" in refused(capsys, "table", str(Path(__file__).parents[1] / "results"), "--budget", "huge")
     assert "--sample" in refused(capsys, "check", ".", "--sample", "0")
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -206,9 +206,18 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def _execute(
-    runs: list[tuple[Any, Path]], console: Console, workers: int | None, *, resume: bool, force: bool
+    runs: list[tuple[Any, Path]],
+    console: Console,
+    workers: int | None,
+    *,
+    resume: bool,
+    force: bool,
+    finished: Callable[[Path, list[dict[str, Any]]], None] | None = None,
 ) -> list[list[dict[str, Any]]]:
-    """Run every (configuration, folder) over all cores; results by run, in the order of seeds."""
+    """Run every (configuration, folder) over all cores; results by run, in the order of seeds.
+
+    `finished` is told the folder and results of a run as soon as all of its seeds are there.
+    """
     from hvcl.runs import RunFolder
     from hvcl.runs.engine import Job, run_seeds
     from hvcl.runs.record import InterruptedRun
@@ -223,12 +232,22 @@ def _execute(
         facts = {"memory": learner.memory, "task_names": [task.name for task in stream.tasks]}
         RunFolder(path).prepare(config, facts, resume=resume, force=force)
         jobs += [Job(path, seed, f"{config.method} seed {seed}") for seed in config.seeds]
+    seeds: dict[Path, dict[int, dict[str, Any]]] = {path: {seed: {} for seed in config.seeds} for config, path in runs}
+    missing = {path: len(config.seeds) for config, path in runs}
+
+    def on_result(number: int, result: dict[str, Any]) -> None:
+        path = jobs[number].folder
+        seeds[path][jobs[number].seed] = result
+        missing[path] -= 1
+        if not missing[path] and finished:
+            finished(path, list(seeds[path].values()))
+
     try:
-        results = iter(run_seeds(jobs, console, workers))
+        run_seeds(jobs, console, workers, on_result)
     except InterruptedRun:
         print("hvcl: interrupted, everything is saved: go on with the same command and --resume", file=sys.stderr)
         raise SystemExit(EXIT_INTERRUPTED) from None
-    return [[next(results) for _ in config.seeds] for config, _ in runs]
+    return [list(seeds[path].values()) for _, path in runs]
 
 
 def _json_result(out: Path, results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -266,6 +285,9 @@ def _add_compare(commands: Any) -> None:
     compare.add_argument("--workers", type=int, help="processes (one per core)")
     table = commands.add_parser("table", help="Markdown or HTML tables from a folder of results")
     table.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="folder of results (results)")
+    table.add_argument("--overview", action="store_true", help="one table: a row a method, a column a benchmark and scenario")
+    table.add_argument("--task-free", action="store_true", help="overview: figures without boundaries in training")
+    table.add_argument("--budget", default="standard", help="overview: which budget (standard)")
     table.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page instead of printing Markdown")
     check = commands.add_parser("check", help="run a random sample of results again and compare")
     check.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="folder of results (results)")
@@ -293,11 +315,14 @@ def _compare(known: argparse.Namespace) -> int:
         epochs = 1 if _one_pass(name) else chosen.epochs[known.budget]
         config = RunConfig.make(known.benchmark, name, parse_seeds(known.seeds), stream | {"epochs": epochs})
         runs.append((config, out / name))
-    results = _execute(runs, Console(stderr=True), known.workers, resume=True, force=False)
+
+    def keep(folder: Path, found: list[dict[str, Any]]) -> None:
+        if known.results:
+            budget = None if _one_pass(folder.name) else known.budget
+            print(f"written: {save_cell(cell_of(folder, found, budget), known.results)}", flush=True)
+
+    _execute(runs, Console(stderr=True), known.workers, resume=True, force=False, finished=keep)
     _print_table([folder for _, folder in runs])
-    if known.results:
-        for (_, folder), found in zip(runs, results, strict=True):
-            print(f"written: {save_cell(cell_of(folder, found, known.budget), known.results)}")
     print(f"run folders: {out}   report: hvcl report {out}")
     return 0
 
@@ -309,13 +334,17 @@ def _one_pass(name: str) -> bool:
 
 
 def _table(known: argparse.Namespace) -> int:
-    from hvcl.results import html_table, load_cells, markdown_table
+    from hvcl.results import BUDGETS, html_table, load_cells, markdown_table, overview
     from hvcl.runs.state import write_atomically
 
     cells = load_cells(known.folder)
     if not cells:
         raise InputError(f"no results in {known.folder}: make some with hvcl compare ... --results {known.folder}")
-    if known.html:
+    if known.budget not in BUDGETS:
+        raise InputError(f"--budget must be one of {', '.join(BUDGETS)}, got {known.budget!r}")
+    if known.overview:
+        print(overview(cells, "task-free" if known.task_free else "boundaries", known.budget))
+    elif known.html:
         write_atomically(known.html, html_table(cells).encode())
         print(f"table: {known.html}")
     else:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hvcl.errors import RunError
-from hvcl.results import Cell, cell_of, check, html_table, load_cells, markdown_table, save_cell
+from hvcl.results import Cell, cell_of, check, html_table, load_cells, markdown_table, method_table, overview, save_cell
 from hvcl.runs import RunConfig, RunFolder
 from hvcl.runs.record import execute
 
@@ -20,8 +20,11 @@ def run(tmp_path_factory):
     return folder, [execute(RunFolder(folder), seed) for seed in (1, 2)]
 
 
+RESULT = {"seed": 1, "average_accuracy": 0.5, "forgetting": 0.1, "seconds": 1.0}
+
+
 def made_up(**changes):
-    results = [{"seed": s, "average_accuracy": a, "seconds": 2.0 * s} for s, a in ((1, 0.5), (2, 0.7))]
+    results = [{"seed": s, "average_accuracy": a, "forgetting": 0.1 * s, "seconds": 2.0 * s} for s, a in ((1, 0.5), (2, 0.7))]
     return Cell(
         {
             "benchmark": "split-mnist",
@@ -30,7 +33,7 @@ def made_up(**changes):
             "memory": "none",
             "method": "hvcl",
             "results": results,
-            "stream": {},
+            "stream": {"epochs": 4},
             "learner": {},
         }
         | changes
@@ -104,15 +107,67 @@ def test_markdown_has_mean_deviation_paper_and_seeds():
     text = markdown_table([made_up()])
     assert "**split-mnist, Domain-IL, boundaries**" in text
     # mean of 50 and 70; sample deviation of two numbers 20 apart is 20 / sqrt(2)
-    assert "| hvcl | none | 60.00 ± 14.14 | 97.50 ± 0.33 | 3 | 2 |" in text
+    assert "| hvcl | none | 4 | 60.00 ± 14.14 | 15.0 | 97.50 ± 0.33 | 3 | 2 |" in text
+    assert "| hvcl-paper | none | 4 | 60.00 ± 14.14 | 15.0 | 97.50 ± 0.33 | 3 | 2 |" in markdown_table(
+        [made_up(method="hvcl-paper")]
+    )
 
 
 def test_only_what_may_be_compared_stands_in_one_table_and_the_best_is_first():
-    better = made_up(method="exact", results=[{"seed": 1, "average_accuracy": 0.99, "seconds": 1.0}])
-    cells = [made_up(), better, made_up(scenario="class"), made_up(budget="quick"), made_up(supervision="task-free")]
+    cells = [
+        made_up(budget="standard"),
+        made_up(budget="standard", method="ewc", results=[RESULT | {"average_accuracy": 0.8}]),
+        made_up(budget="standard", scenario="class"),
+        made_up(budget="quick"),
+        made_up(supervision="task-free"),
+    ]
     text = markdown_table(cells)
-    assert text.count("**split-mnist") == 4
-    assert text.index("| exact | none | 99.00 |") < text.index("| hvcl |")
+    titles = [line for line in text.splitlines() if line.startswith("**")]
+    assert titles == [
+        "**split-mnist, Domain-IL, boundaries, budget quick**",
+        "**split-mnist, Domain-IL, boundaries, budget standard**",
+        "**split-mnist, Domain-IL, task-free**",
+        "**split-mnist, Class-IL, boundaries, budget standard**",
+    ]
+    standard = text.split("**")[4]
+    assert standard.index("| ewc | none | 4 | 80.00 |") < standard.index("| hvcl |")
+
+
+def test_one_pass_is_the_same_with_every_budget():
+    exact = made_up(method="exact", results=[RESULT | {"average_accuracy": 0.99}])
+    text = markdown_table([made_up(budget="quick"), made_up(budget="standard"), exact])
+    assert text.count("| exact |") == 2
+    assert text.count("| hvcl |") == 2
+
+
+def test_the_overview_has_a_row_a_method_and_a_column_a_setting():
+    cells = [
+        made_up(budget="standard"),
+        made_up(budget="standard", benchmark="split-digits", scenario="class", results=[RESULT]),
+        made_up(budget="standard", method="joint", memory="all examples", results=[RESULT | {"average_accuracy": 0.9}]),
+        made_up(budget="standard", method="naive", results=[RESULT | {"average_accuracy": 0.95}]),
+        made_up(budget="quick", method="ewc"),
+        made_up(method="exact", results=[RESULT | {"average_accuracy": 0.99}]),
+        made_up(supervision="task-free", method="er"),
+    ]
+    assert overview(cells).splitlines() == [
+        "| method | memory | split-digits Class-IL | split-mnist Domain-IL |",
+        "|---|---|---|---|",
+        "| naive | none |  | 95.00 |",
+        "| joint | all examples |  | 90.00 |",
+        "| hvcl | none | 50.00 | 60.00 ± 14.14 |",
+        "| exact | none |  | 99.00 |",
+        "| *seeds* |  | 1 | 1 or 2 |",
+    ]
+    assert "| er | none | 60.00 ± 14.14 |" in overview(cells, "task-free")
+
+
+def test_a_methods_table_names_every_setting():
+    assert method_table([]) == ""
+    text = method_table([made_up(scenario="task", budget="quick"), made_up()])
+    first, second = text.splitlines()[2:]
+    assert first.startswith("| split-mnist | Domain-IL | boundaries |  | none | 4 | 60.00 ± 14.14 |")
+    assert second.startswith("| split-mnist | Task-IL | boundaries | quick | none |")
 
 
 def test_html_escapes_and_holds_the_same_numbers():

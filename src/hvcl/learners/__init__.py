@@ -7,6 +7,7 @@ from hvcl.learners import ewc as _ewc
 from hvcl.learners import gem as _gem
 from hvcl.learners import hal as _hal
 from hvcl.learners import hvcl as _hvcl
+from hvcl.learners import hvcl_paper as _hvcl_paper
 from hvcl.learners import joint as _joint
 from hvcl.learners import lwf as _lwf
 from hvcl.learners import mas as _mas
@@ -43,4 +44,4 @@ __all__ = [
 ]
 
 # imported so that they register themselves
-del _agem, _derpp, _er, _ewc, _gem, _hal, _hvcl, _joint, _lwf, _mas, _naive, _ncl, _si, _tlr, _ucb, _ucl, _vcl
+del _agem, _derpp, _er, _ewc, _gem, _hal, _hvcl, _hvcl_paper, _joint, _lwf, _mas, _naive, _ncl, _si, _tlr, _ucb, _ucl, _vcl

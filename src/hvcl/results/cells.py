@@ -65,6 +65,16 @@ class Cell:
         return [float(result["average_accuracy"]) for result in self.document["results"]]
 
     @property
+    def forgetting(self) -> float:
+        """Mean over seeds, as a fraction."""
+        return sum(float(result["forgetting"]) for result in self.document["results"]) / len(self.document["results"])
+
+    @property
+    def epochs(self) -> int:
+        """Passes over each task's data."""
+        return int(self.document["stream"]["epochs"])
+
+    @property
     def seconds(self) -> float:
         """Mean over seeds."""
         return sum(float(result["seconds"]) for result in self.document["results"]) / len(self.document["results"])
@@ -112,7 +122,11 @@ def load_cells(folder: Path) -> list[Cell]:
         document = read_json(path)
         cell = Cell(document) if isinstance(document, dict) else Cell({})
         try:
-            complete = bool(cell.accuracies) and cell.seconds >= 0 and bool(cell.name and cell.memory)
+            complete = (
+                bool(cell.accuracies)
+                and min(cell.seconds, cell.epochs) >= 0
+                and bool(cell.name and cell.memory and str(cell.forgetting))
+            )
             json.dumps([document["stream"], document["learner"]])
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise RunError(f"{path} is not a file of results ({error!r})") from None

@@ -6,7 +6,8 @@ import html
 import statistics
 from collections.abc import Sequence
 
-from hvcl.results.cells import Cell
+from hvcl.results.cells import BUDGETS, Cell
+from hvcl.streams import BENCHMARKS
 
 PAPER = {
     ("split-mnist", "naive"): "86.15 ± 1.00",
@@ -46,34 +47,48 @@ PAPER = {
 }
 """The paper's own tables, in %, whose rows mix scenarios: printed beside ours, not comparable without a look at docs/."""
 
-_HEAD = ("method", "memory", "accuracy %", "the paper's", "seconds", "seeds")
+_HEAD = ("method", "memory", "epochs", "accuracy %", "forgetting", "the paper's", "seconds", "seeds")
 _SCENARIOS = ("domain", "class", "task")
 
 
 def _groups(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
-    """Cells that may be compared, under a title, the best first."""
-    keys = sorted(
-        {(c.benchmark, _SCENARIOS.index(c.scenario), c.supervision, c.budget or "") for c in cells},
-    )
+    """Cells that may be compared, under a title, the best first.
+
+    One pass over the data is the same with every budget: such cells stand in the table of each.
+    """
+    settings: dict[tuple[str, int, str], list[Cell]] = {}
+    for cell in cells:
+        settings.setdefault((cell.benchmark, _SCENARIOS.index(cell.scenario), cell.supervision), []).append(cell)
     groups = []
-    for benchmark, scenario, supervision, budget in keys:
-        same = [
-            c
-            for c in cells
-            if (c.benchmark, _SCENARIOS.index(c.scenario), c.supervision, c.budget or "")
-            == (benchmark, scenario, supervision, budget)
-        ]
-        words = f"{benchmark}, {_SCENARIOS[scenario].capitalize()}-IL, {supervision}" + (f", budget {budget}" if budget else "")
-        groups.append((words, sorted(same, key=lambda c: -statistics.mean(c.accuracies))))
+    for (benchmark, scenario, supervision), same in sorted(settings.items()):
+        words = f"{benchmark}, {_SCENARIOS[scenario].capitalize()}-IL, {supervision}"
+        anywhere = [cell for cell in same if cell.budget is None]
+        budgets = [budget for budget in BUDGETS if any(cell.budget == budget for cell in same)]
+        for budget in budgets or [""]:
+            group = anywhere + [cell for cell in same if budget and cell.budget == budget]
+            title = words + (f", budget {budget}" if budget else "")
+            groups.append((title, sorted(group, key=lambda cell: -statistics.mean(cell.accuracies))))
     return groups
 
 
-def _row(cell: Cell) -> tuple[str, ...]:
+def _accuracy(cell: Cell) -> str:
     accuracies = [100 * value for value in cell.accuracies]
     spread = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
-    shown = f"{statistics.mean(accuracies):.2f}{spread}"
-    paper = PAPER.get((cell.benchmark, cell.method), "")
-    return (cell.method, cell.memory, shown, paper, f"{cell.seconds:.0f}", str(len(cell.seeds)))
+    return f"{statistics.mean(accuracies):.2f}{spread}"
+
+
+def _row(cell: Cell) -> tuple[str, ...]:
+    paper = PAPER.get((cell.benchmark, cell.method.removesuffix("-paper")), "")
+    return (
+        cell.method,
+        cell.memory,
+        str(cell.epochs),
+        _accuracy(cell),
+        f"{100 * cell.forgetting:.1f}",
+        paper,
+        f"{cell.seconds:.0f}",
+        str(len(cell.seeds)),
+    )
 
 
 def markdown_table(cells: Sequence[Cell]) -> str:
@@ -84,6 +99,49 @@ def markdown_table(cells: Sequence[Cell]) -> str:
         lines += [f"| {' | '.join(_row(cell))} |" for cell in group]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def overview(cells: Sequence[Cell], supervision: str = "boundaries", budget: str = "standard") -> str:
+    """One Markdown table: a row a method, a column for each benchmark and scenario, mean and deviation over seeds.
+
+    The lower and upper bound stand first; the others follow by their mean over the columns that they have, best last.
+    """
+    shown = [cell for cell in cells if cell.supervision == supervision and cell.budget in (None, budget)]
+    columns = sorted({(cell.benchmark, _SCENARIOS.index(cell.scenario)) for cell in shown}, key=_column_order)
+    rows: dict[tuple[str, str], dict[tuple[str, int], Cell]] = {}
+    for cell in shown:
+        rows.setdefault((cell.method, cell.memory), {})[cell.benchmark, _SCENARIOS.index(cell.scenario)] = cell
+
+    def place(row: tuple[str, str]) -> tuple[int, float]:
+        bounds = ("naive", "joint")
+        found = [statistics.mean(cell.accuracies) for cell in rows[row].values()]
+        return (bounds.index(row[0]) if row[0] in bounds else len(bounds), statistics.mean(found))
+
+    titles = [f"{benchmark} {_SCENARIOS[scenario].capitalize()}-IL" for benchmark, scenario in columns]
+    lines = [f"| method | memory | {' | '.join(titles)} |", "|---" * (len(columns) + 2) + "|"]
+    seeds = [sorted({len(cell.seeds) for row in rows.values() if (cell := row.get(column))}) for column in columns]
+    for row in sorted(rows, key=place):
+        values = [_accuracy(rows[row][column]) if column in rows[row] else "" for column in columns]
+        lines.append(f"| {' | '.join([*row, *values])} |")
+    counts = [" or ".join(map(str, numbers)) for numbers in seeds]
+    return "\n".join([*lines, f"| *seeds* |  | {' | '.join(counts)} |"])
+
+
+def method_table(cells: Sequence[Cell]) -> str:
+    """The results of one method: a row for each benchmark, scenario, supervision and budget. Empty without any."""
+    if not cells:
+        return ""
+    head = ("benchmark", "scenario", "supervision", "budget", *_HEAD[1:])
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for cell in sorted(cells, key=lambda c: (*_column_order((c.benchmark, _SCENARIOS.index(c.scenario))), c.supervision)):
+        where = (cell.benchmark, f"{cell.scenario.capitalize()}-IL", cell.supervision, cell.budget or "")
+        lines.append(f"| {' | '.join([*where, *_row(cell)[1:]])} |")
+    return "\n".join(lines)
+
+
+def _column_order(column: tuple[str, int]) -> tuple[int, int]:
+    names = list(BENCHMARKS)
+    return (names.index(column[0]) if column[0] in names else len(names), column[1])
 
 
 def html_table(cells: Sequence[Cell], title: str = "hvcl results") -> str:

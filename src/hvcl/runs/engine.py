@@ -109,26 +109,37 @@ class LineView(View):
         )
 
 
-def run_seeds(jobs: Sequence[Job], console: Console, workers: int | None = None) -> list[dict[str, Any]]:
-    """Run all jobs, or go on with them, and return their results in order.
+OnResult = Callable[[int, dict[str, Any]], None]
+"""Told the number of a job and its result."""
+
+
+def run_seeds(
+    jobs: Sequence[Job], console: Console, workers: int | None = None, on_result: OnResult | None = None
+) -> list[dict[str, Any]]:
+    """Run all jobs, or go on with them, and return their results in order; `on_result` is told each as soon as it is there.
 
     Several jobs share the cores, one process each. Ctrl-C lets every job finish its step and save; then `InterruptedRun` is
     raised, and the same call goes on where it stopped.
     """
     workers = min(workers or os.cpu_count() or 1, len(jobs))
     view = BarView(jobs, console) if console.is_terminal else LineView(jobs, console)
+    told = on_result or (lambda number, result: None)
     with view:
-        if workers == 1:
-            with _stop_on_interrupt() as stop:
-                return [execute(RunFolder(job.folder), job.seed, tell=_teller(view, i), stop=stop) for i, job in enumerate(jobs)]
-        return _run_in_processes(jobs, view, workers)
+        if workers > 1:
+            return _run_in_processes(jobs, view, workers, told)
+        results = []
+        with _stop_on_interrupt() as stop:
+            for number, job in enumerate(jobs):
+                results.append(execute(RunFolder(job.folder), job.seed, tell=_teller(view, number), stop=stop))
+                told(number, results[-1])
+        return results
 
 
 def _teller(view: View, number: int) -> Callable[[SeedProgress], None]:
     return lambda progress: view.show(number, progress)
 
 
-def _run_in_processes(jobs: Sequence[Job], view: View, workers: int) -> list[dict[str, Any]]:
+def _run_in_processes(jobs: Sequence[Job], view: View, workers: int, told: OnResult) -> list[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     messages: Queue[tuple[int, SeedProgress] | None] = context.Queue()
     listener = Thread(target=_listen, args=(messages, view), daemon=True)
@@ -140,7 +151,7 @@ def _run_in_processes(jobs: Sequence[Job], view: View, workers: int) -> list[dic
         with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(messages,)) as pool:
             futures: dict[Future[dict[str, Any]], int] = {pool.submit(_work, i, job): i for i, job in enumerate(jobs)}
             try:
-                return _collect(futures)
+                return _collect(futures, told)
             except BaseException:
                 for future in futures:
                     future.cancel()
@@ -158,8 +169,12 @@ def _run_in_processes(jobs: Sequence[Job], view: View, workers: int) -> list[dic
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def _collect(futures: dict[Future[dict[str, Any]], int]) -> list[dict[str, Any]]:
-    results = {futures[future]: future.result() for future in as_completed(futures)}
+def _collect(futures: dict[Future[dict[str, Any]], int], told: OnResult) -> list[dict[str, Any]]:
+    results: dict[int, dict[str, Any]] = {}
+    for future in as_completed(futures):
+        number = futures[future]
+        results[number] = future.result()
+        told(number, results[number])
     return [results[i] for i in range(len(futures))]
 
 

@@ -1,0 +1,95 @@
+"""The pages of results, made from results/: README's overview, docs/results, and a page for every method in docs/methods.
+
+    .venv/bin/python experiments/tables.py            # prints the overview
+    .venv/bin/python experiments/tables.py --write    # writes README.md (between its marks), docs/results and docs/methods
+
+A method's page has its mathematics and deviations (the docstring of its file), its settings, what the search chose, and its
+results.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import textwrap
+from pathlib import Path
+
+from hvcl.configuration import field_help
+from hvcl.learners import known_methods
+from hvcl.learners.gradient import GradientConfig
+from hvcl.results import load_cells, markdown_table, method_table, overview
+from hvcl.runs import RunConfig
+from hvcl.runs.state import write_atomically
+from hvcl.streams import BENCHMARKS
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def fill(path, name, text):
+    """The document with `text` between the marks called `name`."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, rest = path.read_text().split(begin)
+    return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+
+
+def page(method, cells):
+    """What there is to know of a method."""
+    module = importlib.import_module(method.learner.__module__)
+    config = method.config
+    lines = [f"# {method.name}", "", *module.__doc__.strip().splitlines()]
+    source = Path(module.__file__).relative_to(ROOT).as_posix()
+    lines += ["", f"Source: [{source}](../../{source}). All settings: `hvcl run --method {method.name} --help`.", ""]
+    shared = {field.name for field in dataclasses.fields(GradientConfig)}
+    own = [field for field in dataclasses.fields(config) if field.name not in shared]
+    if own:
+        lines += ["| setting | default | meaning |", "|---|---|---|"]
+        helps = field_help(config)
+        lines += [f"| `{f.name}` | {f.default} | {helps.get(f.name, '').replace('|', chr(92) + '|')} |" for f in own]
+        lines.append("")
+    chosen = []
+    for name, benchmark in BENCHMARKS.items():
+        if method.name in benchmark.methods:
+            made = RunConfig.make(name, method.name).learner
+            values = {key: getattr(made, key) for key in benchmark.methods[method.name]}
+            chosen.append(f"| {name} | {', '.join(f'{key} {value}' for key, value in values.items())} |")
+    if chosen:
+        lines += ["| on the benchmark | settings |", "|---|---|", *chosen, ""]
+    found = method_table([cell for cell in cells if cell.method == method.name])
+    lines += ["## Results", "", found or "None committed yet.", ""]
+    return "\n".join(lines)
+
+
+def index(cells):
+    lines = ["# Methods", "", "Made from each method's file and from results/ by `experiments/tables.py --write`.", ""]
+    lines += [f"- [{name}]({name}.md): {method.description}" for name, method in sorted(known_methods().items())]
+    return "\n".join(lines) + "\n"
+
+
+def documents():
+    """Every document that is made here, by its path."""
+    cells = load_cells(ROOT / "results")
+    made = {ROOT / "README.md": fill(ROOT / "README.md", "overview", overview(cells))}
+    results = ROOT / "docs" / "results" / "README.md"
+    text = f"{overview(cells)}\n\nTask-free (no boundaries told in training):\n\n{overview(cells, 'task-free')}"
+    made[results] = fill(results, "overview", text)
+    made[results] = (
+        made[results].split("<!-- tables -->")[0] + f"<!-- tables -->\n{markdown_table(cells)}\n<!-- end of tables -->\n"
+    )
+    folder = ROOT / "docs" / "methods"
+    made |= {folder / f"{name}.md": page(method, cells) for name, method in known_methods().items()}
+    made[folder / "README.md"] = index(cells)
+    return made
+
+
+def main():
+    parser = argparse.ArgumentParser(description=textwrap.dedent(__doc__).splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write the documents")
+    if parser.parse_args().write:
+        for path, text in documents().items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, text.encode())
+    else:
+        print(overview(load_cells(ROOT / "results")))
+
+
+if __name__ == "__main__":
+    main()
