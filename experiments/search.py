@@ -3,12 +3,13 @@
     .venv/bin/python experiments/search.py [BENCHMARK ...]          # goes on where it stopped
     .venv/bin/python experiments/search.py --write                  # src/hvcl/streams/tuned.json from what was found
 
-Domain-IL, boundaries, the epochs of the standard budget (permuted MNIST: five tasks and one epoch), one initialisation. The
-score is the average accuracy over tasks after the last one, on a tenth of the training data that was held out; the test set is
-never touched. Every method may try as many settings (fewer only where it has fewer to try), `hvcl` its published ones besides;
-of equal scores the first counts. The settings found in Domain-IL are used in every scenario, and those of split CIFAR-10 on
-split CIFAR-100 as well. Not searched here: `exact` (closed form; its settings are those of docs/exact), `hvcl-growing`, and
-`hvcl-paper`, which is as published. Results go to search.jsonl.
+Domain-IL, boundaries, one initialisation. Split MNIST with the epochs of the standard budget, split CIFAR-10 with one epoch,
+permuted MNIST with one epoch and three tasks. The score is the average accuracy over tasks after the last one, on a tenth of the
+training data that was held out; the test set is never touched. Every method may try as many settings (fewer only where it has
+fewer to try), `hvcl` its published ones besides; of equal scores the first counts. On split MNIST, those methods whose best lay on
+the edge of what they had tried got a second round of six, and so did `hvcl`. The settings found in Domain-IL are used in every
+scenario, and those of split CIFAR-10 on split CIFAR-100 as well. Not searched here: `exact` (closed form; its settings are those
+of docs/exact), `hvcl-growing`, and `hvcl-paper`, which is as published. Results go to search.jsonl.
 """
 
 import itertools
@@ -23,33 +24,108 @@ from pathlib import Path
 OUTPUT = Path(__file__).with_suffix(".jsonl")
 TUNED = Path(__file__).parent.parent / "src/hvcl/streams/tuned.json"
 BENCHMARKS = ("split-mnist", "permuted-mnist", "split-cifar10")
-TRIALS = {"split-mnist": 12, "permuted-mnist": 6, "split-cifar10": 6}
+TRIALS = {"split-mnist": 12, "permuted-mnist": 4, "split-cifar10": 6}
 ON_CIFAR = ("naive", "joint", "ewc", "si", "mas", "lwf", "vcl", "er", "agem", "derpp", "hvcl")
 RATES = {"split-mnist": (2e-4, 6e-4, 2e-3), "permuted-mnist": (2e-4, 6e-4), "split-cifar10": (3e-4, 1e-3)}
-STREAMS = {"permuted-mnist": {"tasks": 5, "epochs": 1}}
+STREAMS = {"permuted-mnist": {"tasks": 3, "epochs": 1}, "split-cifar10": {"epochs": 1}}
 
-# the second axis beside the learning rate: four values, of which the smaller searches take the last three
+# the second axis beside the learning rate
 AXES = {
-    "ewc": ("strength", (100.0, 1e3, 1e4, 1e5)),
-    "si": ("strength", (0.1, 1.0, 10.0, 100.0)),
-    "mas": ("strength", (0.01, 0.1, 1.0, 10.0)),
-    "lwf": ("strength", (16.0, 0.5, 1.0, 4.0)),
-    "vcl": ("initial_sigma", (0.01, 0.03, 0.1, 0.3)),
-    "ucl": ("strength", (0.1, 1.0, 10.0, 100.0)),
-    "ucb": ("initial_sigma", (1.0, 0.03, 0.1, 0.3)),
-    "ncl": ("strength", (0.1, 1.0, 10.0, 100.0)),
-    "tlr": ("strength", (1.0, 10.0, 100.0, 1000.0)),
-    "er": ("replay_batch", (512, 32, 128, 256)),
-    "agem": ("replay_batch", (32, 128, 256, 512)),
-    "gem": ("margin", (0.25, 0.0, 0.5, 1.0)),
-    "hal": ("strength", (0.03, 0.1, 0.3, 1.0)),
+    "ewc": "strength",
+    "si": "strength",
+    "mas": "strength",
+    "lwf": "strength",
+    "vcl": "initial_sigma",
+    "ucl": "strength",
+    "ucb": "initial_sigma",
+    "ncl": "strength",
+    "tlr": "strength",
+    "er": "replay_batch",
+    "agem": "replay_batch",
+    "gem": "margin",
+    "hal": "strength",
+}
+VALUES = {
+    "split-mnist": {
+        "ewc": (100.0, 1e3, 1e4, 1e5),
+        "si": (0.1, 1.0, 10.0, 100.0),
+        "mas": (0.01, 0.1, 1.0, 10.0),
+        "lwf": (16.0, 0.5, 1.0, 4.0),
+        "vcl": (0.01, 0.03, 0.1, 0.3),
+        "ucl": (0.1, 1.0, 10.0, 100.0),
+        "ucb": (1.0, 0.03, 0.1, 0.3),
+        "ncl": (0.1, 1.0, 10.0, 100.0),
+        "tlr": (1.0, 10.0, 100.0, 1000.0),
+        "er": (512, 32, 128, 256),
+        "agem": (32, 128, 256, 512),
+        "gem": (0.25, 0.0, 0.5, 1.0),
+        "hal": (0.03, 0.1, 0.3, 1.0),
+    },
+    "permuted-mnist": {
+        "ewc": (500.0, 5e3),
+        "si": (1.0, 10.0),
+        "mas": (0.1, 1.0),
+        "lwf": (1.0, 4.0),
+        "vcl": (0.1, 0.3),
+        "ucl": (1.0, 10.0),
+        "ucb": (0.1, 0.3),
+        "ncl": (1.0, 10.0),
+        "tlr": (100.0, 1000.0),
+        "er": (256, 512),
+        "agem": (256, 512),
+        "gem": (0.5, 1.0),
+        "hal": (0.1, 0.3),
+    },
+    "split-cifar10": {
+        "ewc": (1e3, 1e4, 1e5),
+        "si": (1.0, 10.0, 100.0),
+        "mas": (0.1, 1.0, 10.0),
+        "lwf": (1.0, 4.0, 16.0),
+        "vcl": (0.03, 0.1, 0.3),
+        "er": (64, 256, 512),
+        "agem": (128, 256, 512),
+    },
 }
 # methods with another optimiser than Adam, or another scale of steps
 OWN_RATES = {
     "vcl": {"split-mnist": (3e-4, 1e-3, 3e-3), "permuted-mnist": (3e-4, 1e-3), "split-cifar10": (3e-4, 1e-3)},
     "ucl": {"split-mnist": (3e-4, 1e-3, 3e-3), "permuted-mnist": (3e-4, 1e-3)},
     "ucb": {"split-mnist": (0.01, 0.03, 0.1), "permuted-mnist": (0.01, 0.1)},
-    "ncl": {"split-mnist": (0.005, 0.02, 0.05), "permuted-mnist": (0.01, 0.05)},
+    "ncl": {"split-mnist": (0.005, 0.02, 0.05), "permuted-mnist": (0.05, 0.1)},
+}
+FIRST_HVCL = {
+    "learning_rate": 6e-4,
+    "experts": 2,
+    "initial_sigma": 0.1,
+    "beta_expert": 3.0,
+    "beta_gate": 0.1,
+    "usage": "gate",
+    "schedule": "cyclic",
+    "routing": "sample",
+    "estimator": "local",
+    "conditional_entropy": 0.0,
+    "diversity": 0.0,
+}
+"""The best of the first round on split MNIST."""
+# six more for methods whose best lay on the edge of what they had tried, and six around the best of hvcl
+SECOND_ROUND = {
+    "split-mnist": {
+        "ewc": [{"learning_rate": rate, "strength": s} for s in (1e6, 1e7) for rate in (2e-4, 6e-4, 2e-3)],
+        "si": [{"learning_rate": rate, "strength": s} for s in (1e3, 1e4) for rate in (6e-4, 2e-3, 6e-3)],
+        "mas": [{"learning_rate": rate, "strength": s} for s in (100.0, 1e3) for rate in (6e-4, 2e-3, 6e-3)],
+        "ncl": [{"learning_rate": rate, "strength": s} for s in (0.1, 1.0) for rate in (0.1, 0.2, 0.5)],
+        "hvcl": [
+            FIRST_HVCL | {"beta_expert": beta, "initial_sigma": sigma, "learning_rate": rate, "experts": experts}
+            for beta, sigma, rate, experts in (
+                (3.0, 0.03, 6e-4, 2),
+                (10.0, 0.1, 6e-4, 2),
+                (30.0, 0.1, 6e-4, 2),
+                (10.0, 0.1, 2e-3, 2),
+                (10.0, 0.03, 6e-4, 2),
+                (10.0, 0.1, 6e-4, 4),
+            )
+        ],
+    },
 }
 HVCL = {
     "experts": (2, 4),
@@ -67,12 +143,16 @@ HVCL = {
 
 def settings(benchmark, method):
     """What a method may try on a benchmark."""
+    return first_round(benchmark, method) + SECOND_ROUND.get(benchmark, {}).get(method, [])
+
+
+def first_round(benchmark, method):
     rates, trials = OWN_RATES.get(method, RATES)[benchmark], TRIALS[benchmark]
     if method in ("naive", "joint"):
         return [{"learning_rate": rate} for rate in rates]
     if method in AXES:
-        name, values = AXES[method]
-        return [{"learning_rate": rate, name: value} for value, rate in itertools.product(values[-trials // len(rates) :], rates)]
+        pairs = itertools.product(VALUES[benchmark][method], rates)
+        return [{"learning_rate": rate, AXES[method]: value} for value, rate in pairs]
     draws = random.Random(0)
     if method == "derpp":
         space = {"learning_rate": rates, "alpha": (0.1, 0.3, 1.0), "beta": (0.3, 1.0)}

@@ -145,7 +145,7 @@ BENCHMARKS = {
             ),
             # an expert's features are taken from its first batch
             {"exact": {"batch_size": 1000}},
-            epochs={"quick": 1, "standard": 2, "paper": 150},
+            epochs={"quick": 1, "standard": 1, "paper": 150},
         ),
         Benchmark(
             "split-cifar10",
@@ -155,7 +155,7 @@ BENCHMARKS = {
             {"epochs": 20},
             _CONV,
             _methods("split-cifar10", _PHOTOS),
-            epochs={"quick": 1, "standard": 5, "paper": 1000},
+            epochs={"quick": 1, "standard": 4, "paper": 1000},
         ),
         Benchmark(
             "split-cifar100",
@@ -165,7 +165,7 @@ BENCHMARKS = {
             {"epochs": 20},
             _CONV,
             _methods("split-cifar100", _PHOTOS),
-            epochs={"quick": 1, "standard": 5, "paper": 1000},
+            epochs={"quick": 1, "standard": 4, "paper": 1000},
         ),
     )
 }
