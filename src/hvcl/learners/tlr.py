@@ -120,7 +120,7 @@ class TLR(GradientLearner):
         self.active = True
 
     def _learn(self, activations: Tensor) -> None:
-        optimizer = torch.optim.Adam(self.generator.parameters(), lr=1e-3)
+        optimizer = torch.optim.Adam(self.generator.parameters(), lr=1e-3, fused=True)
         self.generator.train()
         for _ in range(self.config.generator_epochs):
             for positions in torch.randperm(len(activations)).split(GENERATOR_BATCH):
