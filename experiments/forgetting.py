@@ -99,16 +99,18 @@ def records():
 
 
 def table():
+    """Markdown of what is there."""
     found = records()
-    names = list(found[0]["restored"])
-    print(f"| | when learned | {' | '.join(names)} | other expert |\n" + "|---" * (len(names) + 3) + "|")
+    names = list(found[0]["restored"]) if found else []
+    lines = [f"| accuracy on old tasks, % | when learned | {' | '.join(names)} | other expert |", "|---" * (len(names) + 3) + "|"]
     for key in dict.fromkeys((r["benchmark"], r["method"]) for r in found):
         same = [r for r in found if (r["benchmark"], r["method"]) == key]
         values = [statistics.mean(r["restored"][name] for r in same) for name in names]
         moved = statistics.mean(statistics.mean(r["moved"]) for r in same)
         learned = statistics.mean(r["learned"] for r in same)
         shown = " | ".join(f"{100 * value:.1f}" for value in [learned, *values])
-        print(f"| {key[0]} {key[1]} ({len(same)} seeds) | {shown} | {100 * moved:.0f} % |")
+        lines.append(f"| {key[0]} {key[1]} ({len(same)} seeds) | {shown} | {100 * moved:.0f} % |")
+    return "\n".join(lines)
 
 
 def main():
@@ -120,7 +122,7 @@ def main():
                 with OUTPUT.open("a") as file:
                     file.write(json.dumps(record) + "\n")
                 print(record, flush=True)
-    table()
+    print(table())
 
 
 if __name__ == "__main__":

@@ -90,8 +90,9 @@ def run_all(pool, jobs):
 
 
 def table():
+    """Markdown of what is there."""
     found = records()
-    print("| | method | strength | ours | verified |\n|---|---|---|---|---|")
+    lines = ["| Domain-IL, boundaries | method | strength | ours | verified |", "|---|---|---|---|---|"]
     for benchmark, methods in VERIFIED.items():
         for method, (low, high) in methods.items():
             same = [r for r in found if (r["benchmark"], r["method"]) == (benchmark, method) and r["seed"]]
@@ -99,14 +100,14 @@ def table():
                 values = [100 * r["accuracy"] for r in same]
                 spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else " (one seed)"
                 verified = f"{low}" if low == high else f"{low} to {high}"
-                strength = same[0]["strength"]
-                shown = "" if strength is None else f"{strength:g}"
-                print(f"| {benchmark} | {method} | {shown} | {statistics.mean(values):.2f}{spread} | {verified} |")
+                strength = "" if same[0]["strength"] is None else f"{same[0]['strength']:g}"
+                lines.append(f"| {benchmark} | {method} | {strength} | {statistics.mean(values):.2f}{spread} | {verified} |")
+    return "\n".join(lines)
 
 
 def main():
     if sys.argv[1:] == ["--table"]:
-        table()
+        print(table())
         return
     os.environ["OMP_NUM_THREADS"] = "1"
     with multiprocessing.get_context("spawn").Pool(int(os.environ.get("WORKERS", os.cpu_count()))) as pool:

@@ -10,6 +10,7 @@ results.
 import argparse
 import dataclasses
 import importlib
+import sys
 import textwrap
 from pathlib import Path
 
@@ -22,12 +23,15 @@ from hvcl.runs.state import write_atomically
 from hvcl.streams import BENCHMARKS
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "experiments"))
+import forgetting  # noqa: E402
+import published  # noqa: E402
 
 
-def fill(path, name, text):
+def fill(document, name, text):
     """The document with `text` between the marks called `name`."""
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    before, rest = path.read_text().split(begin)
+    before, rest = document.split(begin)
     return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
 
 
@@ -58,7 +62,7 @@ def page(method, cells):
     return "\n".join(lines)
 
 
-def index(cells):
+def index():
     lines = ["# Methods", "", "Made from each method's file and from results/ by `experiments/tables.py --write`.", ""]
     lines += [f"- [{name}]({name}.md): {method.description}" for name, method in sorted(known_methods().items())]
     return "\n".join(lines) + "\n"
@@ -67,16 +71,21 @@ def index(cells):
 def documents():
     """Every document that is made here, by its path."""
     cells = load_cells(ROOT / "results")
-    made = {ROOT / "README.md": fill(ROOT / "README.md", "overview", overview(cells))}
-    results = ROOT / "docs" / "results" / "README.md"
-    text = f"{overview(cells)}\n\nTask-free (no boundaries told in training):\n\n{overview(cells, 'task-free')}"
-    made[results] = fill(results, "overview", text)
-    made[results] = (
-        made[results].split("<!-- tables -->")[0] + f"<!-- tables -->\n{markdown_table(cells)}\n<!-- end of tables -->\n"
-    )
+    readme, results = ROOT / "README.md", ROOT / "docs" / "results" / "README.md"
+    made = {readme: fill(readme.read_text(), "overview", overview(cells))}
+    text = results.read_text()
+    for name, part in {
+        "overview": overview(cells),
+        "task-free": overview(cells, "task-free"),
+        "published": published.table(),
+        "forgetting": forgetting.table(),
+        "tables": markdown_table(cells),
+    }.items():
+        text = fill(text, name, part)
+    made[results] = text
     folder = ROOT / "docs" / "methods"
     made |= {folder / f"{name}.md": page(method, cells) for name, method in known_methods().items()}
-    made[folder / "README.md"] = index(cells)
+    made[folder / "README.md"] = index()
     return made
 
 
