@@ -62,9 +62,14 @@ def page(method, cells):
     return "\n".join(lines)
 
 
+def ours():
+    """The methods of this package, by name: not those that somebody else has registered."""
+    return {name: m for name, m in sorted(known_methods().items()) if m.learner.__module__.startswith("hvcl.")}
+
+
 def index():
     lines = ["# Methods", "", "Made from each method's file and from results/ by `experiments/tables.py --write`.", ""]
-    lines += [f"- [{name}]({name}.md): {method.description}" for name, method in sorted(known_methods().items())]
+    lines += [f"- [{name}]({name}.md): {method.description}" for name, method in ours().items()]
     return "\n".join(lines) + "\n"
 
 
@@ -84,7 +89,7 @@ def documents():
         text = fill(text, name, part)
     made[results] = text
     folder = ROOT / "docs" / "methods"
-    made |= {folder / f"{name}.md": page(method, cells) for name, method in known_methods().items()}
+    made |= {folder / f"{name}.md": page(method, cells) for name, method in ours().items()}
     made[folder / "README.md"] = index()
     return made
 

@@ -55,12 +55,17 @@ def test_the_first_of_equal_scores_counts():
     assert search.best(records)["b", "m"]["settings"] == {"strength": 2}
 
 
+@pytest.fixture(scope="module")
+def documents():
+    return load("tables").documents()
+
+
 @pytest.mark.parametrize("document", ["README.md", "docs/results/README.md", "docs/methods/README.md"])
-def test_documents_hold_the_committed_results(document):
-    assert (ROOT / document).read_text() == load("tables").documents()[ROOT / document]
+def test_documents_hold_the_committed_results(document, documents):
+    assert (ROOT / document).read_text() == documents[ROOT / document]
 
 
 @pytest.mark.parametrize("method", sorted(known_methods()))
-def test_every_method_has_its_page(method):
+def test_every_method_has_its_page(method, documents):
     path = ROOT / "docs" / "methods" / f"{method}.md"
-    assert path.read_text() == load("tables").documents()[path]
+    assert path.read_text() == documents[path]
