@@ -161,7 +161,7 @@ BENCHMARKS = {
             {"epochs": 20},
             _CONV,
             _methods("split-cifar10", _PHOTOS),
-            epochs={"quick": 1, "standard": 4, "paper": 1000},
+            epochs={"quick": 1, "standard": 3, "paper": 1000},
         ),
         Benchmark(
             "split-cifar100",
@@ -171,7 +171,7 @@ BENCHMARKS = {
             {"epochs": 20},
             _CONV,
             _methods("split-cifar100", _PHOTOS),
-            epochs={"quick": 1, "standard": 4, "paper": 1000},
+            epochs={"quick": 1, "standard": 3, "paper": 1000},
         ),
     )
 }
