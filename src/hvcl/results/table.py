@@ -104,7 +104,7 @@ def markdown_table(cells: Sequence[Cell]) -> str:
 def overview(cells: Sequence[Cell], supervision: str = "boundaries", budget: str = "standard") -> str:
     """One Markdown table: a row a method, a column for each benchmark and scenario, mean and deviation over seeds.
 
-    The lower and upper bound stand first; the others follow by their mean over the columns that they have, best last.
+    The lower and upper bound stand first; the others follow by their mean rank in the columns that they have, best last.
     """
     shown = [cell for cell in cells if cell.supervision == supervision and cell.budget in (None, budget)]
     columns = sorted({(cell.benchmark, _SCENARIOS.index(cell.scenario)) for cell in shown}, key=_column_order)
@@ -114,8 +114,11 @@ def overview(cells: Sequence[Cell], supervision: str = "boundaries", budget: str
 
     def place(row: tuple[str, str]) -> tuple[int, float]:
         bounds = ("naive", "joint")
-        found = [statistics.mean(cell.accuracies) for cell in rows[row].values()]
-        return (bounds.index(row[0]) if row[0] in bounds else len(bounds), statistics.mean(found))
+        ranks = []
+        for column, cell in rows[row].items():
+            others = [statistics.mean(other[column].accuracies) for other in rows.values() if column in other]
+            ranks.append(sum(value < statistics.mean(cell.accuracies) for value in others) / len(others))
+        return (bounds.index(row[0]) if row[0] in bounds else len(bounds), statistics.mean(ranks))
 
     titles = [f"{benchmark} {_SCENARIOS[scenario].capitalize()}-IL" for benchmark, scenario in columns]
     lines = [f"| method | memory | {' | '.join(titles)} |", "|---" * (len(columns) + 2) + "|"]
