@@ -116,9 +116,12 @@ def overview(cells: Sequence[Cell], supervision: str = "boundaries", budget: str
         bounds = ("naive", "joint")
         ranks = []
         for column, cell in rows[row].items():
-            others = [statistics.mean(other[column].accuracies) for other in rows.values() if column in other]
-            ranks.append(sum(value < statistics.mean(cell.accuracies) for value in others) / len(others))
-        return (bounds.index(row[0]) if row[0] in bounds else len(bounds), statistics.mean(ranks))
+            others = [
+                statistics.mean(found[column].accuracies) for name, found in rows.items() if column in found and name != row
+            ]
+            if others:
+                ranks.append(sum(value < statistics.mean(cell.accuracies) for value in others) / len(others))
+        return (bounds.index(row[0]) if row[0] in bounds else len(bounds), statistics.mean(ranks or [0.0]))
 
     titles = [f"{benchmark} {_SCENARIOS[scenario].capitalize()}-IL" for benchmark, scenario in columns]
     lines = [f"| method | memory | {' | '.join(titles)} |", "|---" * (len(columns) + 2) + "|"]
