@@ -23,7 +23,7 @@ NETWORKS = {
 }
 STREAMS = {"split-mnist": {"batch_size": 128, "epochs": 21}, "permuted-mnist": {"batch_size": 256, "epochs": 21}}
 STRENGTHS = {
-    "split-mnist": {"ewc": (1e3, 1e4, 1e5), "si": (1.0, 10.0, 100.0), "mas": (0.1, 1.0, 10.0), "lwf": (1.0,)},
+    "split-mnist": {"ewc": (1e4, 1e5), "si": (10.0, 100.0), "mas": (1.0, 10.0), "lwf": (1.0,)},
     "permuted-mnist": {"ewc": (500.0,), "si": (5.0,)},
 }
 VERIFIED = {
