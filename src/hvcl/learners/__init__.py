@@ -47,24 +47,5 @@ __all__ = [
 ]
 
 # imported so that they register themselves
-del (
-    _agem,
-    _derpp,
-    _dgr,
-    _dgr_distill,
-    _er,
-    _ewc,
-    _gem,
-    _hal,
-    _hvcl,
-    _hvcl_replay,
-    _joint,
-    _lwf,
-    _mas,
-    _naive,
-    _ncl,
-    _rtf,
-    _si,
-    _tlr,
-)
-del _ucb, _ucl, _vcl
+del _agem, _derpp, _dgr, _dgr_distill, _er, _ewc, _gem, _hal, _hvcl, _hvcl_replay, _joint, _lwf
+del _mas, _naive, _ncl, _rtf, _si, _tlr, _ucb, _ucl, _vcl

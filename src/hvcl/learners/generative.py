@@ -179,26 +179,26 @@ class GenerativeReplay(GradientLearner):
         """`count` examples from some VAEs, labelled by a network in evaluation mode."""
         with torch.no_grad():
             generated, _ = sample_from(vaes, count)
-            task = self._heads_for(generated)
+            task = self._heads_for(generated, self.heads)
             logits = self.masked(network(generated.x), task)
             if task is None:
                 logits = logits.masked_fill(~self.known, -torch.inf)
             return Replayed(generated.x, self.targets(logits, generated.condition), task, generated.condition)
 
-    def _heads_for(self, generated: Generated) -> Tensor | None:
-        """Task-IL: the head of the class that was asked for, else one of those seen."""
+    def _heads_for(self, generated: Generated, heads: Tensor) -> Tensor | None:
+        """Task-IL: the head of the class that was asked for, else one of `heads`."""
         if self._heads is None:
             return None
         if self.config.conditional:
             return self._heads[:, generated.condition % self.problem.outputs].float().argmax(0)
-        return self.heads[torch.randint(len(self.heads), (len(generated.x),))].to(self.device)
+        return heads[torch.randint(len(heads), (len(generated.x),))].to(self.device)
 
     @torch.no_grad()
     def generate(self, count: int, seed: int) -> tuple[Generated, Tensor | None]:
         """What the generator makes now, from a random state of its own; in Task-IL with heads to ask about it."""
         with RandomState(seed).active():
             generated, _ = sample_from(self.vaes(), count)
-            return generated, self._heads_for(generated) if len(self.heads) or self.config.conditional else None
+            return generated, self._heads_for(generated, torch.tensor(sorted(self._tasks_seen)))
 
     @torch.no_grad()
     def reconstruct(self, x: Tensor) -> Tensor:
