@@ -56,6 +56,6 @@ def test_gaussian_is_the_normal_density():
 
 @pytest.mark.parametrize("name", ["bce", "logistic"])
 def test_pixels_outside_of_zero_and_one_are_refused_with_advice(name):
-    with pytest.raises(InputError, match="between 0 and 1.*likelihood='gaussian'"):
+    with pytest.raises(InputError, match=r"between 0 and 1.*likelihood='gaussian'"):
         make_likelihood(name, (2,)).check(torch.tensor([[0.5, 1.5]]))
     make_likelihood("gaussian", (2,)).check(torch.tensor([[0.5, 1.5]]))

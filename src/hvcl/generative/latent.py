@@ -35,10 +35,11 @@ class LatentPrior(nn.Module):
     .. math:: KL[q(z|x) \| p(z|k)] = \tfrac12 \sum_d \log \tfrac{\sigma_{kd}^2}{s_d^2}
               + \tfrac{s_d^2 + (m_d - \mu_{kd})^2}{\sigma_{kd}^2} - 1 .
 
-    With a single component it is N(0, I), fixed, as in the paper. With several each has a mean and variances that are learned
-    with everything else from the ELBO: its optimum is the component's share of the aggregated posterior, so a component generates
-    what its expert (or class) encodes. The weights are pi_k = (share of the condition) * (share of the expert within it): the
-    first are counts of told examples, which only add up; the second a running average, for gates learn and change their minds.
+    With a single component it is N(0, I), fixed, as in the paper. With several each has a mean (drawn from N(0, I) at first) and
+    variances that are learned with everything else from the ELBO: its optimum is the component's share of the aggregated
+    posterior, so a component generates what its expert (or class) encodes. The weights are pi_k = (share of the condition) *
+    (share of the expert within it): the first are counts of the stream's examples, which only add up; the second a running
+    average, for gates learn and change their minds.
     """
 
     mean: Tensor
@@ -54,12 +55,13 @@ class LatentPrior(nn.Module):
             raise InputError(f"sizes must be positive: latent {dimensions}, conditions {conditions}, experts {experts}")
         self.conditions, self.experts = conditions, experts
         components = conditions * experts
-        start = torch.zeros(components, dimensions)
+        zeros = torch.zeros(components, dimensions)
         if components > 1:
-            self.mean, self.log_variance = nn.Parameter(start), nn.Parameter(start.clone())
+            # far apart from the start: an encoder finds its way there sooner than the means could part
+            self.mean, self.log_variance = nn.Parameter(torch.randn(components, dimensions)), nn.Parameter(zeros)
         else:
-            self.register_buffer("mean", start)
-            self.register_buffer("log_variance", start.clone())
+            self.register_buffer("mean", zeros)
+            self.register_buffer("log_variance", zeros.clone())
         self.register_buffer("examples", torch.zeros(conditions, dtype=torch.float64))
         self.register_buffer("usage", torch.full((conditions, experts), 1 / experts, dtype=torch.float64))
 
