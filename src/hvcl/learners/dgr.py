@@ -8,7 +8,8 @@ VAE's copy generates inputs z ~ N(0, I), the classifier's copy labels them with 
 The published networks on MNIST have two layers of 400 units, 100 latent dimensions, 2,000 steps a task of 128 examples, Adam with
 0.001. Deviates: leaky ReLU instead of ReLU.
 
-Needs boundaries. On a task-free stream nothing is replayed: then it is naive training beside a VAE.
+On a task-free stream the boundaries are those that a generative gate finds (`hvcl.learners.boundaries`), which is not part of the
+published method.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ of its copy, replayed examples pay
 
     - T^2 sum_k softmax(z'/T)_k log softmax(z/T)_k ,                 temperature T = 2.
 
-Needs boundaries, as `dgr` does.
+Boundaries are told or found, as in `dgr`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ for the classifier and for the generator alike. No example of the data is kept.
 
 In Class-IL and Domain-IL the labelling classifier answers among the labels that occurred before the boundary; in Task-IL every
 generated example is asked about one head among those seen, drawn at random (or the head of its class, if the generator is told
-classes). Without boundaries nothing is ever replayed: each of these methods then is plain training. What task-free replay needs
-is somebody who finds the boundaries; `hvcl-replay` has a gate for that.
+classes). Task-free streams tell no boundaries: then a generative gate finds them (`BoundaryFinder`), and a conditional generator
+tells labels apart, not tasks, for their number is not known.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torch.nn import functional as F
 from hvcl.errors import InputError
 from hvcl.generative import Generated, LikelihoodName, MoVEVAE, sample_from
 from hvcl.learners.base import State
+from hvcl.learners.boundaries import BoundaryFinder
 from hvcl.learners.gradient import GradientConfig, GradientLearner
 from hvcl.learners.random import RandomState
 from hvcl.problem import Problem
@@ -74,6 +75,8 @@ class GenerativeReplay(GradientLearner):
         self._tasks_seen: set[int] = set()
         self.replayed: Replayed | None = None
         """What goes with the current batch."""
+        self.finder = BoundaryFinder(problem.input_shape, seed) if problem.task_examples is None else None
+        """Finds the boundaries that are not told."""
 
     # -- what a method says ----------------------------------------------------------------------------------------------------
 
@@ -109,9 +112,11 @@ class GenerativeReplay(GradientLearner):
     # -- learning --------------------------------------------------------------------------------------------------------------
 
     def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
-        """One step on the batch and as many generated examples."""
+        """One step on the batch and as many generated examples; before it, on a task-free stream, a look for a boundary."""
         self.check_batch(x, y, task)
         self.vaes()[0].check(x)
+        if self.finder is not None and self.finder.crossed(x, y, task):
+            self.end_task()
         with self.random.active():
             self.replayed = self.draw(len(x))
         terms = super().observe(x, y, task)
@@ -226,11 +231,14 @@ class GenerativeReplay(GradientLearner):
     def state_dict(self) -> State:
         """As any network's, and what was seen."""
         own = {"finished": self.finished, "seen": self.seen, "known": self.known, "heads": self.heads}
-        return super().state_dict() | own | {"tasks_seen": sorted(self._tasks_seen)}
+        finder = None if self.finder is None else self.finder.state_dict()
+        return super().state_dict() | own | {"tasks_seen": sorted(self._tasks_seen), "finder": finder}
 
     def load_state_dict(self, state: State) -> None:
         """Go on from `state`."""
         super().load_state_dict(state)
+        if self.finder is not None:
+            self.finder.load_state_dict(state["finder"])
         self.finished = int(state["finished"])
         self.seen, self.known = (state[name].to(self.device, copy=True) for name in ("seen", "known"))
         self.heads, self._tasks_seen = state["heads"].clone(), {int(task) for task in state["tasks_seen"]}

@@ -11,8 +11,8 @@ the paper: a latent Gaussian for each (task, label); a VAE for each task, as a g
 forgotten; the classifier's first choice (or the class that was asked for) as label.
 
 Deviates from the paper as `hvcl` does. Its latent prior with several experts is a learned mixture (see `LatentPrior`), where the
-paper trains with N(0, I) and does not say how it draws from a mixture. Needs boundaries: on a task-free stream it never replays,
-and is `hvcl` beside a VAE.
+paper trains with N(0, I) and does not say how it draws from a mixture. On a task-free stream the boundaries are those that a
+generative gate finds (`hvcl.learners.boundaries`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ serves both tasks.
 With `conditional=True` each class has a latent Gaussian of its own, one of the additions of brain-inspired replay (van de Ven et
 al., 2020); its context gates and the replay of hidden representations are not part of this.
 
-The published networks on MNIST are those of `dgr`. Deviates: leaky ReLU instead of ReLU. Needs boundaries, as `dgr` does.
+The published networks on MNIST are those of `dgr`. Deviates: leaky ReLU instead of ReLU. Boundaries are told or
+found, as in `dgr`.
 """
 
 from __future__ import annotations
