@@ -37,7 +37,7 @@ def one(benchmark, method, seeds, runs, variant, scenario, stream):
         bits = " ".join(f"{entry['inception_score']:.2f}/{entry['inception_bound']:.2f}" for entry in found["generation"])
         print(f"{name} seed {seed}: {100 * found['average_accuracy']:.2f} %, inception score {bits} bits", flush=True)
     if not config.stream.validation:  # figures on held-out training data choose settings, and are not committed
-        print(save_cell(cell_of(folder.path, results), RESULTS / "generative" / variant if learner else RESULTS))
+        print(save_cell(cell_of(folder.path, results), RESULTS / "generative" / variant if variant != "best" else RESULTS))
     return folder.path
 
 

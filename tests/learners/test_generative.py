@@ -171,10 +171,12 @@ def test_separate_generators_are_kept_and_share_the_replay():
     assert first.prior.examples.tolist() == [16.0]
     assert second.prior.examples.tolist() == [48.0]
     assert not any(parameter.requires_grad for parameter in first.parameters())
+    assert learner.vaes() == [first, second]
     kept = copy.deepcopy(first.state_dict())
     learner.observe(*batch(7))
     assert all(torch.equal(kept[name], value) for name, value in first.state_dict().items())
     assert len(learner.pool.x) == 400
+    assert learner.vaes() == [first, second, learner.generator.vae], "what is being learned is generated as well"
 
 
 @pytest.mark.parametrize("name", METHODS)

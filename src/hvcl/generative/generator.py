@@ -59,12 +59,6 @@ class Generator:
             self.vae.prior.forget()
         consolidate(self.vae)
 
-    @property
-    def parameters(self) -> int:
-        """Number of learned numbers in all VAEs."""
-        every = [*self.past, self.vae]
-        return sum(parameter.numel() for vae in every for parameter in vae.parameters())
-
     def state_dict(self) -> dict[str, Any]:
         """VAEs, optimiser, schedules."""
         return {

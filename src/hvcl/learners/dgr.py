@@ -102,7 +102,8 @@ class DGR(GenerativeReplay):
 
     def train_generator(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """The VAE's step on the same examples."""
-        return self.generator.learn(*self.with_replay(x, y), new=len(x), num_data=1, progress=0.0)
+        inputs, weights, condition = self.with_replay(x, y)
+        return self.generator.learn(inputs, weights, condition, len(x), num_data=1, progress=0.0)  # plain layers pay nothing
 
     def state_dict(self) -> State:
         """Both networks and their copies."""

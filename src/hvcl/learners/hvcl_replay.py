@@ -29,6 +29,7 @@ from hvcl.errors import InputError, RunError
 from hvcl.generative import Generator, MoVEVAE, move_layers
 from hvcl.learners.base import State
 from hvcl.learners.generative import GenerativeConfig, GenerativeReplay, Replayed
+from hvcl.learners.gradient import Terms
 from hvcl.learners.hvcl import HVCL, HVCLConfig
 from hvcl.learners.registry import register
 from hvcl.objective import Objective
@@ -76,6 +77,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
         self.generator = Generator(vae, VariationalAdam(vae, lr=config.vae_learning_rate), self._vae_objective(), config.separate)
         self.pool: Replayed | None = None
         """What was generated at the last boundary."""
+        self._progress = 0.0
 
     def _new_vae(self) -> MoVEVAE:
         config = self.config
@@ -111,8 +113,9 @@ class HVCLReplay(GenerativeReplay, HVCL):
         return 0.5
 
     def vaes(self) -> Sequence[MoVEVAE]:
-        """The VAE, or those of the tasks that are over."""
-        return self.generator.past or [self.generator.vae]
+        """The VAE; if they are separate, those of the tasks that are over, and the current one if it has begun to learn."""
+        current, past = self.generator.vae, self.generator.past
+        return [*past, current] if not past or bool(current.prior.examples.sum() > 0) else past
 
     def remember(self) -> None:
         """Generate and label."""
@@ -135,14 +138,17 @@ class HVCLReplay(GenerativeReplay, HVCL):
         label = condition % self.problem.outputs if self.config.conditional else logits.argmax(1)
         return F.one_hot(label, self.problem.outputs).to(logits)
 
+    def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
+        """The classifier's objective; the VAE's is at the same place of its schedules."""
+        self._progress = self.progress
+        return super().loss(x, y, task)
+
     def train_generator(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """The VAE's step, on the same examples; a VAE of this task alone has no past to replay."""
         if self.config.separate:
             self.replayed = None
-        told = self.problem.task_steps
-        # the classifier has counted this step already
-        progress = max(0.0, self.progress - (1 / told[min(self.task, len(told) - 1)] if told else 1 / self.config.cycle_steps))
-        return self.generator.learn(*self.with_replay(x, y), new=len(x), num_data=self.task_examples, progress=progress)
+        inputs, weights, condition = self.with_replay(x, y)
+        return self.generator.learn(inputs, weights, condition, len(x), self.task_examples, self._progress)
 
     def state_dict(self) -> State:
         """Both networks with posteriors, priors and gates, and what was generated."""

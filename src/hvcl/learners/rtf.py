@@ -138,6 +138,12 @@ class RtF(GenerativeReplay):
         """The last hidden layer of the encoder."""
         return self.network.vae.features(x.to(self.device)).cpu()
 
+    @property
+    def parameters(self) -> int:
+        """Those that classify: encoder and head."""
+        used = (*self.network.vae.encoder.parameters(), *self.network.head.parameters())
+        return sum(parameter.numel() for parameter in used)
+
     def state_dict(self) -> State:
         """The network and its copy."""
         return super().state_dict() | {"teacher": None if self.teacher is None else dict(self.teacher.state_dict())}
