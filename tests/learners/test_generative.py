@@ -42,6 +42,14 @@ def test_nothing_is_replayed_before_the_first_boundary(name):
     assert isinstance(learner, Generates)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_boundary_before_any_example_leaves_nothing_to_replay(name):
+    learner = create(name, problem(), seed=1, **SMALL, conditional=True)
+    learner.end_task()
+    assert learner.draw(3) is None
+    assert math.isfinite(learner.observe(*batch())["loss"])
+
+
 @pytest.mark.parametrize(("name", "share"), [("dgr", 1 / 3), ("dgr-distill", 1 / 3), ("rtf", 1 / 3), ("hvcl-replay", 0.5)])
 def test_weight_of_the_current_batch_in_the_third_task(name, share):
     learner = after_a_task(name)

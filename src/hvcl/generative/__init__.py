@@ -4,6 +4,7 @@ from hvcl.generative.generator import Generator, sample_from
 from hvcl.generative.latent import Latent, LatentPrior
 from hvcl.generative.layers import Layers, move_layers
 from hvcl.generative.likelihoods import Bernoulli, DiscretisedLogistic, Gaussian, Likelihood, LikelihoodName, make_likelihood
+from hvcl.generative.scores import InceptionScore, frechet_distance, inception_score
 from hvcl.generative.vae import Elbo, Generated, MoVEVAE
 
 __all__ = [
@@ -13,12 +14,15 @@ __all__ = [
     "Gaussian",
     "Generated",
     "Generator",
+    "InceptionScore",
     "Latent",
     "LatentPrior",
     "Layers",
     "Likelihood",
     "LikelihoodName",
     "MoVEVAE",
+    "frechet_distance",
+    "inception_score",
     "make_likelihood",
     "move_layers",
     "sample_from",

@@ -42,7 +42,7 @@ class GenerativeConfig(GradientConfig):
     likelihood: LikelihoodName = "bce"
     """What the VAE takes inputs for: bce (pixels in [0, 1]), logistic (discretised, for photographs), gaussian (any numbers)."""
     conditional: bool = False
-    """Tell the generator classes: each (task, label) that was seen has a latent Gaussian of its own, and is replayed as often."""
+    """Tell the generator classes: each (task, label) has a latent Gaussian of its own, and is replayed in its proportion."""
 
 
 class Replayed(NamedTuple):
@@ -63,9 +63,9 @@ class GenerativeReplay(GradientLearner):
     config: GenerativeConfig
 
     def __init__(self, problem: Problem, config: GenerativeConfig, seed: int) -> None:
+        super().__init__(problem, config, seed)
         self.finished = 0
         """Tasks that are over."""
-        super().__init__(problem, config, seed)
         self.seen = torch.zeros(problem.outputs, dtype=torch.bool, device=self.device)
         """Labels that have occurred."""
         self.known = self.seen.clone()
@@ -152,8 +152,10 @@ class GenerativeReplay(GradientLearner):
         return torch.cat([x, old.x]), torch.cat([self.share * weights, rest]), conditions
 
     def end_task(self) -> None:
-        """Hold fast what will be replayed."""
+        """Hold fast what will be replayed, if there is anything yet."""
         super().end_task()
+        if not bool(self.seen.any()):
+            return
         self.finished += 1
         self.known = self.seen.clone()
         self.heads = torch.tensor(sorted(self._tasks_seen), dtype=torch.long)
