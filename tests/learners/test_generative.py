@@ -169,6 +169,17 @@ def test_conditions_are_task_and_label_where_boundaries_are_told():
     assert free.conditions == 2
 
 
+def test_every_latent_mean_has_one_expert_whatever_the_classifier_does():
+    learner = create("hvcl-replay", problem(), seed=1, experts=3, top_k=2, routing="sample", latent_experts=2, **SMALL)
+    assert (learner.network.head.top_k, learner.network.head.routing) == (2, "sample")
+    assert (learner.generator.vae.mean.top_k, learner.generator.vae.mean.routing) == (1, "argmax")
+    learner.observe(*batch())
+    learner.end_task()
+    generated, _ = learner.generate(200, seed=0)
+    assert torch.bincount(generated.expert, minlength=2).sum() == 200
+    assert math.isfinite(learner.observe(*batch(1))["elbo"])
+
+
 def test_separate_generators_are_kept_and_share_the_replay():
     learner = create("hvcl-replay", problem(), seed=1, separate=True, generated=400, **SMALL)
     for task, size in enumerate((8, 24)):

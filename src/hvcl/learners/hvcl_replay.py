@@ -81,9 +81,12 @@ class HVCLReplay(GenerativeReplay, HVCL):
 
     def _new_vae(self) -> MoVEVAE:
         config = self.config
+        options = self.move_options()
+        # one expert an example, the gate's first choice: else it would not be known which one a latent mean came from
+        options.update({"top_k": 1, "routing": "argmax"})
         vae = MoVEVAE(
             self.problem.input_shape,
-            move_layers(config.vae_experts, config.latent_experts, self.move_options()),
+            move_layers(config.vae_experts, config.latent_experts, options),
             latent=config.latent,
             hidden=config.hidden,
             channels=config.channels,
