@@ -3,6 +3,7 @@
 RUN/config.json                     what was run
 RUN/seed-1/environment.json         versions, commit, seed
 RUN/seed-1/metrics.jsonl            loss terms and evaluations, one JSON object a line; deterministic, no clock in it
+RUN/seed-1/pictures/                what a generator made after each task: AFTER-originals.png, -reconstructions, -samples
 RUN/seed-1/checkpoint.json          and checkpoint-<n>.safetensors: everything needed to go on
 RUN/seed-1/result.json              the summary, written when the seed is done
 """
@@ -18,7 +19,7 @@ from typing import Any
 
 from hvcl.errors import RunError
 from hvcl.runs.configuration import RunConfig
-from hvcl.runs.state import load_state, read_json, save_state, write_json
+from hvcl.runs.state import load_state, read_json, save_state, write_atomically, write_json
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,13 @@ class SeedFolder:
         with self.metrics_path.open("ab") as file:
             file.write((json.dumps(finite(record), allow_nan=False) + "\n").encode())
             return file.tell()
+
+    def save_pictures(self, after: int, pictures: dict[str, bytes]) -> None:
+        """PNG files of what a generator made after so many tasks."""
+        folder = self.path / "pictures"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in pictures.items():
+            write_atomically(folder / f"{after}-{name}.png", content)
 
     def evaluations(self) -> list[dict[str, Any]]:
         """The evaluations logged so far."""
