@@ -1,0 +1,66 @@
+"""Three small tasks that need gymnasium alone, with spaces of different sizes: 2 and 2, 3 and 1, 4 and 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.wrappers import TimeLimit
+
+
+class Reach(gymnasium.Env[Any, Any]):
+    """A point in the plane that is to be moved to the origin: the reward is minus its distance. The simplest task there is."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self._place = np.zeros(2, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """A random place in the square [-1, 1]^2."""
+        super().reset(seed=seed)
+        self._place = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self._place.copy(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Move by at most a fifth in each direction."""
+        self._place = np.clip(self._place + 0.2 * np.asarray(action, np.float32), -2.0, 2.0)
+        return self._place.copy(), -float(np.linalg.norm(self._place)), False, False, {}
+
+
+class ContinuousCartPole(CartPoleEnv):
+    """Cart-pole with a force between -10 and 10 in place of a push to the left or right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._force = self.force_mag
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)  # type: ignore[assignment]
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step with a force of the action's size and direction."""
+        push = float(np.clip(np.asarray(action).reshape(-1)[0], -1.0, 1.0))
+        # the parent knows one force to the right or left: give it this one
+        discrete, self.force_mag = self.action_space, self._force * push
+        self.action_space = gymnasium.spaces.Discrete(2)
+        try:
+            observation, reward, terminated, truncated, info = super().step(1)
+        finally:
+            self.action_space = discrete
+        return observation, float(reward), terminated, truncated, info
+
+
+def make_reach() -> gymnasium.Env[Any, Any]:
+    """`Reach` with episodes of 50 steps."""
+    return TimeLimit(Reach(), 50)
+
+
+def make_pendulum() -> gymnasium.Env[Any, Any]:
+    """gymnasium's pendulum: swing it up and hold it, 200 steps."""
+    return gymnasium.make("Pendulum-v1")
+
+
+def make_cartpole() -> gymnasium.Env[Any, Any]:
+    """Cart-pole with a continuous force, 200 steps."""
+    return TimeLimit(ContinuousCartPole(), 200)
