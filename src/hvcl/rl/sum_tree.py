@@ -69,7 +69,7 @@ class SumTree:
 
     def clear(self) -> None:
         """All weights 0."""
-        self._nodes[:] = 0.0
+        self._nodes = np.zeros_like(self._nodes)  # fresh memory is zero for free
         self._changed = []
 
     def _bring_up_to_date(self) -> None:
