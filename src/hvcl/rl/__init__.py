@@ -5,15 +5,18 @@ from hvcl.rl.environments import Padded, Sequence, Task
 from hvcl.rl.evaluation import evaluate
 from hvcl.rl.loop import Protocol, run
 from hvcl.rl.methods import create, known_methods
+from hvcl.rl.ppo import PPO, PPOConfig
 from hvcl.rl.replay import PrioritizedReplay, Transitions
 from hvcl.rl.sac import SAC, SACConfig
 from hvcl.rl.sequences import SEQUENCES, sequence
 from hvcl.rl.sum_tree import SumTree
 
 __all__ = [
+    "PPO",
     "SAC",
     "SEQUENCES",
     "Agent",
+    "PPOConfig",
     "Padded",
     "PrioritizedReplay",
     "Protocol",

@@ -7,11 +7,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import TimeLimit, TransformReward
+
+LOWEST = 16.2736044
+"""The pendulum's largest cost in a step."""
 
 
 class Reach(gymnasium.Env[Any, Any]):
-    """A point in the plane that is to be moved to the origin: the reward is minus its distance. The simplest task there is."""
+    """A point in the plane that is to be moved to the origin: the reward is 1 minus its distance. The simplest task there is."""
 
     def __init__(self) -> None:
         self.observation_space = gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float32)
@@ -27,7 +30,7 @@ class Reach(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Move by at most a fifth in each direction."""
         self._place = np.clip(self._place + 0.2 * np.asarray(action, np.float32), -2.0, 2.0)
-        return self._place.copy(), -float(np.linalg.norm(self._place)), False, False, {}
+        return self._place.copy(), 1.0 - float(np.linalg.norm(self._place)), False, False, {}
 
 
 class ContinuousCartPole(CartPoleEnv):
@@ -57,8 +60,8 @@ def make_reach() -> gymnasium.Env[Any, Any]:
 
 
 def make_pendulum() -> gymnasium.Env[Any, Any]:
-    """gymnasium's pendulum: swing it up and hold it, 200 steps."""
-    return gymnasium.make("Pendulum-v1")
+    """gymnasium's pendulum: swing it up and hold it, 200 steps; rewards moved from [-16.3, 0] to [0, 1]."""
+    return TransformReward(gymnasium.make("Pendulum-v1"), lambda reward: 1.0 + float(reward) / LOWEST)
 
 
 def make_cartpole() -> gymnasium.Env[Any, Any]:

@@ -1,7 +1,7 @@
 """Small dense networks, several of one shape at once, as one node of the graph.
 
-On networks of 64 units autograd's bookkeeping costs more than the arithmetic. So the chain of products is written out here, forward
-and backward; `StackedDense.plain` is the same in plain operations, its reference.
+On networks of 64 units autograd's bookkeeping costs more than the arithmetic. So the chain of products is written out here,
+forward and backward; `StackedDense.plain` is the same in plain operations, its reference.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Prioritized experience replay (Schaul et al., 2016) on a sum tree.
 
-Transition i is drawn with probability P(i) = p_i^alpha / sum_j p_j^alpha, p_i = |TD error| + epsilon, one from each of B equal slices
-of the total (stratified). Its loss is weighted by w_i = (N P(i))^-beta / max_j w_j, with beta rising to 1 over a task. New
+Transition i is drawn with probability P(i) = p_i^alpha / sum_j p_j^alpha, p_i = |TD error| + epsilon, one from each of B equal
+slices of the total (stratified). Its loss is weighted by w_i = (N P(i))^-beta / max_j w_j, with beta rising to 1 over a task. New
 transitions get the highest priority seen. alpha = 0 is uniform replay.
 """
 

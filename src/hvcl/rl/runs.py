@@ -1,6 +1,6 @@
 """A run of continual reinforcement learning: its configuration, its folder, one seed from beginning to end.
 
-The folder is laid out as that of any run (`hvcl.runs.folder`): config.json, seed-N/ with metrics.jsonl, checkpoint and result.json.
+The folder is laid out as that of any run (`hvcl.runs.folder`): config.json, seed-N/ with metrics.jsonl, checkpoint, result.json.
 """
 
 from __future__ import annotations

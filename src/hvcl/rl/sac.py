@@ -5,8 +5,8 @@ r"""Soft actor-critic with automatic temperature (Haarnoja et al., 2018a, 2018b)
     alpha     J    = -log alpha E[ log pi(a|s) + H ],       H = -(number of actions that the task reads)
     targets   Q'  <- Q' + tau (Q - Q')
 
-w are the weights of prioritized replay; with `priority` 0 replay is uniform and they are 1. Padded actions are zero at the critics
-and have no part in log-probabilities and entropy targets. Networks that are random variables (MoVE layers) are sampled where
+w are the weights of prioritized replay; with `priority` 0 replay is uniform and they are 1. Padded actions are zero at the
+critics and have no part in log-probabilities and entropy targets. Networks that are random variables (MoVE layers) are sampled where
 they learn; targets and actions are computed with their means.
 """
 
@@ -176,7 +176,7 @@ class SAC(Agent):
 
     @torch.no_grad()
     def policy_curvature(self, observation: Tensor, mask: Tensor) -> Tensor:
-        """Fisher information of the Gaussian about its mean, 1 / sigma^2, and about log sigma, 2; squashing does not change it."""
+        """Fisher information of the Gaussian about mean (1 / sigma^2) and log sigma (2); squashing does not change it."""
         _, log_sigma = split(self.actor.mirror(observation))
         return torch.cat([torch.exp(-2 * log_sigma) * mask, 2 * mask], 1)
 
@@ -208,4 +208,3 @@ class SAC(Agent):
         self.replay.load_state_dict(state["replay"])
         self.random.load_state(state["random"])
         self.task_steps, self.step, self._due = int(state["position"][0]), int(state["position"][1]), float(state["position"][2])
-

@@ -33,8 +33,8 @@ MUJOCO: dict[str, dict[str, Any]] = {
 
 def _classic() -> tuple[Task, ...]:
     return (
-        Task("Reach", make_reach, low=-50.0, high=-5.0),
-        Task("Pendulum", make_pendulum, low=-1200.0, high=-150.0),
+        Task("Reach", make_reach, low=0.0, high=45.0),
+        Task("Pendulum", make_pendulum, low=122.0, high=190.0),
         Task("CartPole", make_cartpole, low=20.0, high=200.0),
     )
 

@@ -128,9 +128,7 @@ class LineView(View):
 class Execute(Protocol):
     """Runs one seed of the run in a folder, or goes on with it, and returns its result. A function of a module, for workers."""
 
-    def __call__(
-        self, folder: Path, seed: int, *, tell: Callable[[Any], None], stop: Callable[[], bool]
-    ) -> dict[str, Any]: ...  # noqa: D102
+    def __call__(self, folder: Path, seed: int, *, tell: Callable[[Any], None], stop: Callable[[], bool]) -> dict[str, Any]: ...  # noqa: D102
 
 
 def execute_in(folder: Path, seed: int, *, tell: Callable[[Any], None], stop: Callable[[], bool]) -> dict[str, Any]:

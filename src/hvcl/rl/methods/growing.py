@@ -109,14 +109,14 @@ class Growing(Agent):
         own = evidence[:, self.current].clone()
         evidence[:, self.current] = -torch.inf
         gaps = (evidence.max(1).values - own).clamp(-limit, limit).tolist()
-        for number, gap in enumerate(gaps):
+        for gap in gaps:
             self.suspicion = max(0.0, self.suspicion + gap)
             if self.suspicion > odds:
                 break
         self.suspect += chunk
         if self.suspicion > odds:
             self._leave()
-        elif self.suspicion > 0 and number == len(gaps) - 1:
+        elif self.suspicion > 0:
             return {}
         held, self.suspect = self.suspect, []
         return self._give(held)
