@@ -275,6 +275,7 @@ def _add_rl(commands: Any) -> None:
     rl.add_argument("--resume", action="store_true", help="go on with the run in the folder")
     rl.add_argument("--force", action="store_true", help="replace the run in the folder")
     rl.add_argument("--workers", type=int, help="processes (one per core)")
+    rl.add_argument("--frames", action="store_true", help="report: pictures of what each agent does in each task")
     rl.add_argument("--help", "-h", action="store_true", help="show this help")
 
 

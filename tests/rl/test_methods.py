@@ -12,20 +12,22 @@ from hvcl.rl.methods.growing import features
 
 QUICK = {"hidden": (16,), "learning_rate": 0.01}
 SAC_QUICK = QUICK | {"batch_size": 32, "warmup": 30, "updates_per_step": 1.0, "capacity": 1_000}
-PPO_QUICK = QUICK | {"rollout": 64, "batch_size": 32, "epochs": 4}
+PPO_QUICK = QUICK | {"learning_rate": 0.003, "rollout": 100, "batch_size": 50, "epochs": 4}
 
 
 def quick(name, sequence, seed=0):
-    return create(name, sequence.observations, sequence.actions, seed, **(PPO_QUICK if name.endswith("ppo") else SAC_QUICK))
+    settings = PPO_QUICK if name.endswith("ppo") else SAC_QUICK
+    if name == "hvcl":  # a task of a few hundred steps says little against a prior
+        settings = settings | {"beta_expert": 0.01}
+    return create(name, sequence.observations, sequence.actions, seed, **settings)
 
 
 @pytest.mark.parametrize("name", sorted(known_methods()))
 def test_solves_a_trivial_task(name, guess):
     agent = quick(name, guess)
-    before = evaluate(agent, guess, 0, 1, 1).mean
-    run(guess, agent, Protocol(steps=640 if name.endswith("ppo") else 250, evaluate_every=640, episodes=1, final_episodes=1), 1)
-    assert before < 0.8
-    assert evaluate(agent, guess, 0, 1, 1).mean > 0.85
+    steps = 1_500 if name.endswith("ppo") else 350
+    run(guess, agent, Protocol(steps=steps, evaluate_every=steps, episodes=1, final_episodes=1), 1)
+    assert evaluate(agent, guess, 0, 10, 1).mean > 0.8  # who does not look at the sign gets 0.3 on average
 
 
 @pytest.mark.parametrize("name", sorted(known_methods()))

@@ -59,13 +59,13 @@ def test_every_term_is_the_papers():
     np.testing.assert_allclose(sac.replay._tree.get(np.array(list(last))), list(last.values()), rtol=1e-4)
 
 
-def test_the_critics_step_follows_their_loss_alone():
-    sac = agent()
+def test_the_critics_learn_a_fixed_goal():
+    sac = agent(discount=0.0, learning_rate=0.01)
     sac.replay.add(some())
     loss = []
     for _ in range(60):
         loss.append(sac.update()["critic"])
-    assert np.mean(loss[-10:]) < 0.7 * np.mean(loss[:10])
+    assert np.mean(loss[-10:]) < 0.6 * np.mean(loss[:10])
 
 
 def test_padded_actions_change_nothing():

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from hvcl.errors import InputError, RunError
-from hvcl.rl.environments import Array
+from hvcl.rl.environments import Array, Sequence
 from hvcl.rl.part import Terms
 from hvcl.rl.replay import Transitions
 from hvcl.runs.state import load_state, save_state
+
+if TYPE_CHECKING:
+    from hvcl.rl.loop import Stage
 
 State = dict[str, Any]
 
@@ -58,8 +61,17 @@ class Agent(ABC):
     def on_task_end(self) -> None:
         """The task is over."""
 
-    def on_interruption(self) -> None:
-        """All episodes under way are broken off; new ones follow."""
+    def learn(self, tasks: Sequence, steps: int, environments: int = 1) -> list[Stage]:
+        """Learn tasks one after another, so many steps each; what each brought, with an evaluation of all seen so far.
+
+        For evaluations in between, hooks and resuming there is `hvcl.rl.run`.
+        """
+        from hvcl.rl.loop import Protocol, run
+
+        stages: list[Stage] = []
+        protocol = Protocol(steps=steps, environments=environments, evaluate_every=steps * len(tasks.tasks))
+        run(tasks, self, protocol, self.seed, on_stage=lambda stage, _: stages.append(stage))
+        return stages
 
     @property
     @abstractmethod

@@ -16,6 +16,8 @@ LOWEST = 16.2736044
 class Reach(gymnasium.Env[Any, Any]):
     """A point in the plane that is to be moved to the origin: the reward is 1 minus its distance. The simplest task there is."""
 
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 - as gymnasium has it
+
     def __init__(self) -> None:
         self.observation_space = gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -31,6 +33,14 @@ class Reach(gymnasium.Env[Any, Any]):
         """Move by at most a fifth in each direction."""
         self._place = np.clip(self._place + 0.2 * np.asarray(action, np.float32), -2.0, 2.0)
         return self._place.copy(), 1.0 - float(np.linalg.norm(self._place)), False, False, {}
+
+    def render(self) -> Any:
+        """The square [-2, 2]^2 with the origin and the point."""
+        picture = np.full((120, 120, 3), 255, np.uint8)
+        for place, colour in ((np.zeros(2), (180, 180, 180)), (self._place, (200, 40, 40))):
+            across, down = np.clip((place * (1, -1) + 2) * 30, 3, 116).astype(int)
+            picture[down - 3 : down + 4, across - 3 : across + 4] = colour
+        return picture
 
 
 class ContinuousCartPole(CartPoleEnv):

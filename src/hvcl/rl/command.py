@@ -29,8 +29,8 @@ def run_command(known: argparse.Namespace, rest: list[str]) -> int:
     if known.action == "report":
         folders = [Path(word) for word in rest]
         if not folders or any(word.startswith("--") for word in rest):
-            raise InputError("which runs? hvcl rl report DIR... [--out FILE]")
-        print(f"report: {write_rl_report(folders, known.out or folders[0] / 'report.html')}")
+            raise InputError("which runs? hvcl rl report DIR... [--out FILE] [--frames]")
+        print(f"report: {write_rl_report(folders, known.out or folders[0] / 'report.html', known.frames)}")
         return 0
     return _run(known, rest)
 

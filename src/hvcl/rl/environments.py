@@ -36,14 +36,10 @@ class Task:
     high: float = 1.0
     """Return that counts as 1: a stated reference."""
 
-    def scaled(self, value: float) -> float:
-        """A return as a performance: 0 at `low`, 1 at `high`."""
-        return (value - self.low) / (self.high - self.low)
-
 
 @dataclass(frozen=True)
 class Spaces:
-    """The sizes of one task's spaces and the range of its actions."""
+    """The sizes of one task's spaces."""
 
     observations: int
     actions: int

@@ -135,5 +135,4 @@ def play(
         step += len(tasks)
         watch(step, returns[-1] if returns else None)
     environments.close()
-    agent.on_interruption()
     return step, returns, {name: total / count for name, (total, count) in sums.items()}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hvcl.networks import DenseFactory, build_network
+from hvcl.posteriors import MeanFieldGaussian
 from hvcl.rl.dense import StackedDense
 
 
@@ -37,6 +38,14 @@ def twin_of(inputs: int, hidden: tuple[int, ...], layer: DenseFactory | None = N
     if layer is None:
         return StackedDense(inputs, 1, hidden, copies=2)
     return Twin(network_of(inputs, 1, hidden, layer), network_of(inputs, 1, hidden, layer))
+
+
+@torch.no_grad()
+def start_small(last: nn.Module) -> None:
+    """Shrink the first means of a last layer: with He's variance a policy would start saturated and almost sure of itself."""
+    posterior = last.posterior
+    assert isinstance(posterior, MeanFieldGaussian)
+    posterior.mean.mul_(0.1)
 
 
 def mirror(network: nn.Module) -> nn.Module:

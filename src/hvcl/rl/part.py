@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -10,15 +10,6 @@ from hvcl.optim import SmallAdam
 from hvcl.rl.networks import mirror
 
 Terms = dict[str, float]
-
-
-class Optimizer(Protocol):
-    """What a part asks of its optimiser."""
-
-    def zero_grad(self) -> None: ...  # noqa: D102
-    def step(self) -> None: ...  # noqa: D102
-    def state_dict(self) -> dict[str, Any]: ...  # noqa: D102
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...  # noqa: D102
 
 
 class Part:
@@ -32,11 +23,11 @@ class Part:
         self.mirror = mirror(network)
         """The network as it predicts: in evaluation mode, without gradients, always with the present weights."""
         self.learning_rate = learning_rate
-        self.optimizer = self.make_optimizer()
+        self.restart()
 
-    def make_optimizer(self) -> Optimizer:
-        """Adam unless a method says otherwise."""
-        return SmallAdam(list(self.network.parameters()), self.learning_rate)
+    def restart(self) -> None:
+        """Adam anew, without momentum."""
+        self.optimizer = SmallAdam(list(self.network.parameters()), self.learning_rate)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The network's outputs, to be learned from."""

@@ -75,6 +75,8 @@ class PPO(Agent):
         with self.random.active():
             self.actor = self.make_part(observations, config.heads * 2 * actions)
             self.critic = self.make_part(observations, config.heads)
+        with torch.no_grad():  # policies start near zero: what is clipped teaches nothing
+            list(self.actor.network.parameters())[-2].mul_(0.01)
         self.task = 0
         self.task_steps, self.step = 1, 0
         self.recent: list[Tensor] = []
@@ -93,7 +95,7 @@ class PPO(Agent):
 
     # -- the algorithm ----------------------------------------------------------------------------------------------------
 
-    def learn(self) -> Terms:
+    def improve(self) -> Terms:
         """Learn from the rollout, and drop it."""
         config = self.config
         observation, action, old_log_pi, advantage, goal, mask = self.advantages()
@@ -180,7 +182,7 @@ class PPO(Agent):
         if len(self.rollout) * len(action) < self.config.rollout:
             return {}
         with self.random.active():
-            return self.learn()
+            return self.improve()
 
     @property
     def progress(self) -> float:
@@ -192,7 +194,7 @@ class PPO(Agent):
         self.task, self.task_steps, self.step = self._known(task), max(1, steps), 0
         self.rollout, self.recent = [], []
         for part in (self.actor, self.critic):
-            part.optimizer = part.make_optimizer()
+            part.restart()
 
     def on_task_end(self) -> None:
         """Let the parts do what their method does, on the observations of the last full rollout."""

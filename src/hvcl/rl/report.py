@@ -16,6 +16,7 @@ from markupsafe import Markup
 from hvcl.errors import RunError
 from hvcl.report.charts import Axis, Point, Series, line_chart, nice_axis
 from hvcl.rl import scores
+from hvcl.rl.frames import frames_of
 from hvcl.rl.runs import FORMAT, points_of
 from hvcl.runs.folder import RunFolder
 from hvcl.runs.state import read_json, write_atomically
@@ -50,8 +51,11 @@ def load_rl_run(folder: Path) -> RLRun:
     return RLRun(config["method"], config["sequence"], config["task_names"], settings, [e for e in begun if e], results)
 
 
-def write_rl_report(folders: Sequence[Path], output: Path) -> Path:
-    """Render the runs in `folders` (or one level below) to one HTML page that needs nothing but itself."""
+def write_rl_report(folders: Sequence[Path], output: Path, frames: bool = False) -> Path:
+    """Render the runs in `folders` (or one level below) to one HTML page that needs nothing but itself.
+
+    With `frames`, every agent is let loose in every task once more for pictures.
+    """
     found = [p for folder in folders for p in (folder, *sorted(folder.glob("*"))) if (p / "config.json").is_file()]
     if not found:
         raise RunError(f"no run in {', '.join(map(str, folders))}: a run folder holds a config.json")
@@ -59,12 +63,13 @@ def write_rl_report(folders: Sequence[Path], output: Path) -> Path:
     if len({run.sequence for run in runs}) > 1:
         raise RunError("these runs are on different sequences of tasks: report on those of one sequence at a time")
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, render(runs).encode())
+    pictures = [(run.method, frames_of(folder)) for run, folder in zip(runs, dict.fromkeys(found), strict=True)] if frames else []
+    write_atomically(output, render(runs, pictures).encode())
     return output
 
 
-def render(runs: Sequence[RLRun]) -> str:
-    """The page."""
+def render(runs: Sequence[RLRun], pictures: Sequence[tuple[str, list[tuple[str, list[str]]]]] = ()) -> str:
+    """The page; `pictures` are methods with the pictures of each task."""
     first = runs[0]
     styles = [f"series-{n % COLOURS + 1} dashes-{n // COLOURS % 3}" for n in range(len(runs))]
     names = ["cumulative_reward", "average_performance", "forgetting"]
@@ -84,6 +89,7 @@ def render(runs: Sequence[RLRun]) -> str:
         legend=list(zip([run.method for run in runs], styles, strict=True)),
         cumulative=_cumulative_chart(runs, styles),
         returns=[(task, _return_chart(runs, styles, k)) for k, task in enumerate(first.tasks)],
+        pictures=pictures,
         usage=[(run.method, table) for run in runs if (table := _usage(run))],
         settings=[(run.method, sorted(run.settings.items())) for run in runs],
     )

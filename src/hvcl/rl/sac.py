@@ -6,8 +6,8 @@ r"""Soft actor-critic with automatic temperature (Haarnoja et al., 2018a, 2018b)
     targets   Q'  <- Q' + tau (Q - Q')
 
 w are the weights of prioritized replay; with `priority` 0 replay is uniform and they are 1. Padded actions are zero at the
-critics and have no part in log-probabilities and entropy targets. Networks that are random variables (MoVE layers) are sampled where
-they learn; targets and actions are computed with their means.
+critics and have no part in log-probabilities and entropy targets. Networks that are random variables (MoVE layers) are sampled
+where they learn; targets and actions are computed with their means.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hvcl.errors import InputError
 from hvcl.learners.random import RandomState
 from hvcl.rl.agent import Agent, State
 from hvcl.rl.environments import Array
+from hvcl.rl.losses import weighted_squares
 from hvcl.rl.networks import network_of, twin_of
 from hvcl.rl.part import Part, Terms
 from hvcl.rl.replay import PrioritizedReplay, Transitions
@@ -110,12 +111,12 @@ class SAC(Agent):
                 goal = batch.reward + config.discount * (1 - batch.terminal) * next_q
 
             error = self.critic(batch.pair) - goal.unsqueeze(1)
-            critic_loss = 0.5 * torch.dot(batch.weight, error.square().sum(1)) / config.batch_size
+            critic_loss = weighted_squares(error, batch.weight)
             of_critic = self.critic.step(critic_loss, self.progress)
             self.replay.reprioritize(batch.places, error.detach().abs().mean(1).numpy())
 
             action, log_pi = sample(self.actor(batch.observation), batch.mask)
-            q = self.critic.mirror(torch.cat([batch.observation, action], 1)).amin(1)
+            q = self.critic.mirror(torch.cat([batch.observation, action], 1)).min(1).values
             actor_loss = (alpha * log_pi - q).mean()
             of_actor = self.actor.step(actor_loss, self.progress)
 

@@ -71,7 +71,8 @@ class Growing(Agent):
         super().__init__(observations, actions, seed)
         self.config = config
         # the gate's base measure has variance scale^2 (1 + 1 / mean_precision) = 11: broad for log-scaled numbers
-        self.gate = GenerativeGate(2 * observations, covariance="diagonal", growing=False, seed=seed)
+        # a small shrinkage lets the gate be sure of places that are always zero after a few hundred observations
+        self.gate = GenerativeGate(2 * observations, covariance="diagonal", growing=False, shrinkage=10.0, seed=seed)
         self.members: list[HVCL] = []
         self.current = 0
         self.suspicion = 0.0

@@ -22,6 +22,7 @@ from hvcl.rl.agent import State
 from hvcl.rl.environments import Array
 from hvcl.rl.methods.registry import register
 from hvcl.rl.move import StackedMoVE, StackedMoVELinear
+from hvcl.rl.networks import start_small
 from hvcl.rl.part import Part, Terms
 from hvcl.rl.sac import SAC, SACConfig
 
@@ -36,7 +37,7 @@ class HVCLSACConfig(SACConfig):
     """One sigma per weight or per output unit."""
     initial_sigma: float = 0.02
     """Posterior sigma at the start, as a fraction of the He standard deviation. Small: critics do not bear much noise."""
-    beta_gate: float = 0.1
+    beta_gate: float = 0.002
     """beta1, weight of the gates' KL."""
     beta_expert: float = 1.0
     """beta2, weight of the experts' KL (which is divided by the number of steps of a task)."""
@@ -94,7 +95,9 @@ class HVCL(SAC):
         config = self.config
         copies = 1 if outputs is not None else 2
         options = (config.experts, copies, config.sigma, config.initial_sigma)
-        return HVCLPart(StackedMoVE(inputs, outputs or 1, config.hidden, *options), config)
+        network = StackedMoVE(inputs, outputs or 1, config.hidden, *options)
+        start_small(network.layers[-1])
+        return HVCLPart(network, config)
 
     def on_task_start(self, task: int, steps: int) -> None:
         """Count anew; N_t is the number of steps."""

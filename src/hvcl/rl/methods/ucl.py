@@ -16,7 +16,7 @@ from hvcl.errors import InputError
 from hvcl.layers import MoVELinear, consolidate
 from hvcl.learners.ucl import bias_of, layers_of, node_options, regularisers, shrink_means
 from hvcl.rl.methods.registry import register
-from hvcl.rl.networks import Twin, network_of, twin_of
+from hvcl.rl.networks import Twin, network_of, start_small, twin_of
 from hvcl.rl.part import Part, Terms
 from hvcl.rl.sac import SAC, SACConfig
 
@@ -47,14 +47,15 @@ class UCLPart(Part):
         super().__init__(network, config.learning_rate)
         self.config, self.batch_size = config, batch_size
         self.first = True
-        self._anchor()
+        self.anchor()
 
     @property
     def chains(self) -> list[nn.Module]:
         """The networks in here, each from its inputs to its outputs."""
         return [self.network.first, self.network.second] if isinstance(self.network, Twin) else [self.network]
 
-    def _anchor(self) -> None:
+    def anchor(self) -> None:
+        """What the network is now is what it will be compared with."""
         consolidate(self.network)
         self.biases = [[bias_of(layer).detach().clone() for layer in layers_of(chain)] for chain in self.chains]
 
@@ -70,7 +71,7 @@ class UCLPart(Part):
     def end_task(self, inputs: Tensor, curvature: Tensor) -> None:
         """The present posterior is what the next task is compared with."""
         self.first = False
-        self._anchor()
+        self.anchor()
 
     def state_dict(self) -> dict[str, Any]:
         """As any part's, and the values at the last boundary (those of the weights are in the network)."""
@@ -94,4 +95,8 @@ class UCL(SAC):
         layer = partial(MoVELinear, experts=1, **node_options(config.ratio))
         network = twin_of(inputs, config.hidden, layer) if outputs is None else network_of(inputs, outputs, config.hidden, layer)
         shrink_means(network, config.ratio)
-        return UCLPart(network, config, config.batch_size)
+        part = UCLPart(network, config, config.batch_size)
+        for chain in part.chains:
+            start_small(chain.get_submodule("head"))
+        part.anchor()
+        return part
