@@ -40,6 +40,11 @@ class Progress:
     """Average over the tasks seen so far, at the last evaluation."""
     seconds: float
 
+    @property
+    def text(self) -> str:
+        """The accuracy in words."""
+        return "" if self.accuracy is None else f"average accuracy {100 * self.accuracy:.2f} %"
+
 
 Tell = Callable[[Progress], None]
 Stop = Callable[[], bool]
