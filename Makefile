@@ -43,7 +43,7 @@ clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 # -- benchmarks: in an environment of their own, with the peers; ARGS="--quick" for a look -----------------------------------
-.PHONY: bench-setup bench-layers bench-breakdown bench-harness bench-features bench-rl bench-plot bench-clean
+.PHONY: bench-setup bench-layers bench-breakdown bench-harness bench-features bench-replay bench-rl bench-plot bench-clean
 BENCH := .venv-bench
 # Avalanche and the peers come without their dependencies, which would bring another torch; what they need is listed after them.
 BENCH_PEERS := avalanche-lib bayesian-torch blitz-bayesian-pytorch stable-baselines3 torchbnn torchvision
@@ -74,6 +74,9 @@ bench-features: $(BENCH)/.installed
 
 bench-rl: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/rl.py $(ARGS)
+
+bench-replay: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/replay.py $(ARGS)
 
 bench-plot: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/plot.py

@@ -3,7 +3,7 @@
 The same learner before and after its first boundary, on batches of 256 digits: without replay the step trains classifier and
 generator on the batch, with replay on the batch and as many generated examples. One thread; CPU time; in turns. The goal is a
 ratio of at most 2.2: twice the examples, and a tenth for making and labelling them.
-`.venv/bin/python benchmarks/replay.py` writes docs/speed/replay.json.
+`make bench-replay` writes docs/speed/replay.json.
 """
 
 from __future__ import annotations
