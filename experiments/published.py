@@ -6,7 +6,7 @@
 Domain-IL, boundaries, memory-free (joint: all data). Split MNIST as van de Ven & Tolias (2019): two layers of 400, Adam 1e-3,
 batches of 128, 21 epochs (2,000 steps a task); MAS as Hsu et al. (2018): 4 epochs. Permuted MNIST, ten tasks: two layers of
 1,000, Adam 1e-4, batches of 256, 21 epochs (5,000 steps a task). Strengths are chosen on a tenth of the training data of seed 0;
-the figures are on the test set with seeds 1, 2 (permuted MNIST: seed 1). Deviates from the papers: leaky ReLU.
+the figures are on the test set with seed 1. Deviates from the papers: leaky ReLU.
 """
 
 import json
@@ -23,14 +23,14 @@ NETWORKS = {
 }
 STREAMS = {"split-mnist": {"batch_size": 128, "epochs": 21}, "permuted-mnist": {"batch_size": 256, "epochs": 21}}
 STRENGTHS = {
-    "split-mnist": {"ewc": (1e3, 1e4, 1e5), "si": (1.0, 10.0, 100.0), "mas": (0.1, 1.0, 10.0), "lwf": (1.0,)},
+    "split-mnist": {"ewc": (1e4, 1e5), "si": (10.0, 100.0), "mas": (1.0, 10.0), "lwf": (1.0,)},
     "permuted-mnist": {"ewc": (500.0,), "si": (5.0,)},
 }
 VERIFIED = {
     "split-mnist": {"naive": (55, 59), "ewc": (59, 64), "si": (65, 65), "mas": (69, 69), "lwf": (71, 72), "joint": (98.4, 98.6)},
     "permuted-mnist": {"naive": (78.5, 78.5), "ewc": (94.3, 94.3), "si": (95.3, 95.3), "joint": (97.6, 97.6)},
 }
-SEEDS = {"split-mnist": (1, 2), "permuted-mnist": (1,)}
+SEEDS = {"split-mnist": (1,), "permuted-mnist": (1,)}
 
 
 def train(benchmark, method, strength, seed, validation=0.0):

@@ -25,6 +25,7 @@ from hvcl.streams import BENCHMARKS
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))
 import forgetting  # noqa: E402
+import gate_cost  # noqa: E402
 import published  # noqa: E402
 
 
@@ -84,6 +85,7 @@ def documents():
         "task-free": overview(cells, "task-free"),
         "published": published.table(),
         "forgetting": forgetting.table(),
+        "gate cost": gate_cost.table(),
         "tables": markdown_table(cells),
     }.items():
         text = fill(text, name, part)
