@@ -150,11 +150,12 @@ class Recorder:
         """Log the stage and save a checkpoint."""
         self.position = position
         all_at_once = self.agent.all_tasks_at_once
+        finished = self.tasks if all_at_once and stage.finished else stage.phase + stage.finished
         record = {
             "kind": "evaluation",
             "step": stage.phase * self.steps + stage.step,
             "time": stage.phase + (stage.step / self.steps if not stage.finished or all_at_once else 1.0),
-            "finished": self.tasks if all_at_once and stage.finished else stage.phase + stage.finished,
+            "finished": finished,
             "returns": [stage.outcomes[k].returns if k in stage.outcomes else None for k in range(self.tasks)],
             "usage": [stage.outcomes[k].usage if k in stage.outcomes else {} for k in range(self.tasks)],
             "training": stage.training,
@@ -170,7 +171,7 @@ class Recorder:
             }
         )
         last = stage.outcomes[max(stage.outcomes)].mean
-        self._tell(record["finished"], 0 if stage.finished else stage.step, last)
+        self._tell(finished, 0 if stage.finished else stage.step, last)
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""

@@ -89,7 +89,7 @@ class SAC(Agent):
             self.actor = self.make_part(self.observations, 2 * self.actions)
             self.critic = self.make_part(self.observations + self.actions, None)
         self.target = copy.deepcopy(self.critic.mirror)
-        self._pairs = list(self.target.parameters()), list(self.critic.network.parameters())
+        self._pairs: tuple[list[Tensor], list[Tensor]] = [*self.target.parameters()], [*self.critic.network.parameters()]
         self.temperature = Temperature(self.config.learning_rate)
 
     def make_part(self, inputs: int, outputs: int | None) -> Part:
