@@ -1,9 +1,12 @@
+import copy
+
 import pytest
 import torch
 
 from hvcl.optim import SmallAdam
 from hvcl.rl.dense import StackedDense
 from hvcl.rl.networks import mirror, twin_of
+from hvcl.rl.part import Part
 
 
 @pytest.mark.parametrize("hidden", [(5, 7), (5,)])
@@ -44,6 +47,17 @@ def test_a_mirror_has_the_present_weights_and_no_gradients_of_its_own():
     image(x).sum().backward()
     assert x.grad is not None
     assert all(parameter.grad is None for parameter in [*image.parameters(), *network.parameters()])
+
+
+def test_a_copy_of_a_part_has_a_mirror_of_its_own():
+    part = Part(twin_of(3, (4,)), 0.1)
+    other = copy.deepcopy(part)
+    x = torch.randn(5, 3)
+    before = part(x).detach()
+    other.step(other(x).sum(), 0.0)
+    torch.testing.assert_close(other.mirror(x), other(x))
+    torch.testing.assert_close(part.mirror(x), before)
+    assert not torch.equal(other(x), before)
 
 
 def test_small_adam_gives_the_numbers_of_torch():

@@ -154,13 +154,13 @@ def test_growing_opens_an_expert_for_every_kind_of_observation_and_knows_it_agai
     assert len(agent.members) == 1
     stream(agent, walk(random, 400, 6, 8))
     assert len(agent.members) == 2
-    stream(agent, walk(random, 400, 3, 8))
+    stream(agent, walk(random, 400, 1, 8))
     assert len(agent.members) == 3
     stream(agent, walk(random, 100, 6, 8))  # back to the second
     assert (len(agent.members), agent.current) == (3, 1)
-    for width, expert in ((4, 0), (6, 1), (3, 2)):
+    for width, expert in ((4, 0), (6, 1), (1, 2)):
         assert (agent.experts_of(walk(random, 50, width, 8)) == expert).all()
-    assert agent.usage(walk(random, 50, 3, 8))["gate"] == [0, 0, 1]
+    assert agent.usage(walk(random, 50, 1, 8))["gate"] == [0, 0, 1]
 
 
 def test_a_lone_outlier_opens_nothing():

@@ -15,7 +15,8 @@ class SmallAdam:
     """
 
     def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
-        self.parameters, self.lr = parameters, lr
+        self.parameters: list[Tensor] = [*parameters]
+        self.lr = lr
         self._first: list[Tensor] = [torch.zeros_like(p) for p in parameters]
         self._second: list[Tensor] = [torch.zeros_like(p) for p in parameters]
         self._count = torch.zeros(())
@@ -32,7 +33,7 @@ class SmallAdam:
         self._count += 1
         torch._fused_adam_(
             self.parameters,
-            [p.grad for p in self.parameters],
+            [p.grad for p in self.parameters if p.grad is not None],
             self._first,
             self._second,
             [],

@@ -49,16 +49,16 @@ class ContinuousCartPole(CartPoleEnv):
     def __init__(self) -> None:
         super().__init__()
         self._force = self.force_mag
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)  # type: ignore[assignment]
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step with a force of the action's size and direction."""
         push = float(np.clip(np.asarray(action).reshape(-1)[0], -1.0, 1.0))
         # the parent knows one force to the right or left: give it this one
         discrete, self.force_mag = self.action_space, self._force * push
-        self.action_space = gymnasium.spaces.Discrete(2)
+        self.action_space = gymnasium.spaces.Discrete(2)  # type: ignore[assignment]
         try:
-            observation, reward, terminated, truncated, info = super().step(1)
+            observation, reward, terminated, truncated, info = super().step(1)  # type: ignore[no-untyped-call]
         finally:
             self.action_space = discrete
         return observation, float(reward), terminated, truncated, info

@@ -111,7 +111,7 @@ def play(
     """One stage: steps in new environments of `tasks`, up to `goal`; the returns of finished episodes, and mean loss terms."""
     environments = sequence.vector(tasks)
     masks = np.stack([sequence.masks[task] for task in tasks])
-    observation, _ = environments.reset(seed=seeds(len(tasks), seed, TRAINING, position.phase, position.step))
+    observation, _ = environments.reset(seed=[*seeds(len(tasks), seed, TRAINING, position.phase, position.step)])
     running, returns = np.zeros(len(tasks)), []
     sums: dict[str, list[float]] = {}
     step = position.step
@@ -123,12 +123,12 @@ def play(
         if ended.any():  # the next episode has begun in the same step
             arrived = following.copy()
             arrived[ended] = np.stack(info["final_obs"][ended])
-        reward = reward.astype(np.float32)
-        terms = agent.observe(Transitions(observation, action * masks, reward, arrived, terminated.astype(np.float32), masks))
+        gained, over = reward.astype(np.float32), terminated.astype(np.float32)
+        terms = agent.observe(Transitions(observation, action * masks, gained, arrived, over, masks))
         for name, value in terms.items():
             total, count = sums.get(name, (0.0, 0))
             sums[name] = [total + value, count + 1]
-        running += reward
+        running += gained
         returns += running[ended].tolist()
         running[ended] = 0.0
         observation = following

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -28,6 +29,16 @@ class Part:
     def restart(self) -> None:
         """Adam anew, without momentum."""
         self.optimizer = SmallAdam(list(self.network.parameters()), self.learning_rate)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy whose mirror is that of its own network: copying parameters one by one would part them."""
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        for name, value in self.__dict__.items():
+            if name != "mirror":
+                setattr(made, name, copy.deepcopy(value, memo))
+        made.mirror = mirror(made.network)
+        return made
 
     def __call__(self, x: Tensor) -> Tensor:
         """The network's outputs, to be learned from."""

@@ -91,7 +91,7 @@ class PPO(Agent):
 
     def head(self, outputs: Tensor, task: int | None = None) -> Tensor:
         """The outputs of one task's head."""
-        return outputs.unflatten(1, (self.config.heads, -1))[:, self.task if task is None else task]
+        return outputs.view(len(outputs), self.config.heads, -1)[:, self.task if task is None else task]
 
     # -- the algorithm ----------------------------------------------------------------------------------------------------
 

@@ -150,11 +150,12 @@ class Recorder:
         """Log the stage and save a checkpoint."""
         self.position = position
         all_at_once = self.agent.all_tasks_at_once
+        finished = self.tasks if all_at_once and stage.finished else stage.phase + stage.finished
         record = {
             "kind": "evaluation",
             "step": stage.phase * self.steps + stage.step,
             "time": stage.phase + (stage.step / self.steps if not stage.finished or all_at_once else 1.0),
-            "finished": self.tasks if all_at_once and stage.finished else stage.phase + stage.finished,
+            "finished": finished,
             "returns": [stage.outcomes[k].returns if k in stage.outcomes else None for k in range(self.tasks)],
             "usage": [stage.outcomes[k].usage if k in stage.outcomes else {} for k in range(self.tasks)],
             "training": stage.training,
@@ -170,7 +171,7 @@ class Recorder:
             }
         )
         last = stage.outcomes[max(stage.outcomes)].mean
-        self._tell(record["finished"], 0 if stage.finished else stage.step, last)
+        self._tell(finished, 0 if stage.finished else stage.step, last)
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
@@ -206,7 +207,7 @@ def execute_rl(
             recorder.resume(checkpoint)
         hooks: dict[str, Any] = {"on_stage": recorder.on_stage, "watch": recorder.watch}
         run(tasks, agent, config.protocol, seed, position=recorder.position, **hooks)
-        result = summarise(tasks, files.evaluations(), agent.parameters) | {"seed": seed, "seconds": recorder.seconds}
+        result = summarise(tasks, files.evaluations(), agent) | {"seed": seed, "seconds": recorder.seconds}
         write_json(files.result_path, result)
         return result
     finally:
@@ -221,11 +222,14 @@ def points_of(evaluations: list[dict[str, Any]]) -> list[scores.Point]:
     ]
 
 
-def summarise(tasks: Sequence, evaluations: list[dict[str, Any]], parameters: int) -> dict[str, Any]:
-    """What a finished seed comes to. Forward transfer needs an agent from scratch beside it: see `hvcl.rl.scores`."""
+def summarise(tasks: Sequence, evaluations: list[dict[str, Any]], agent: Agent) -> dict[str, Any]:
+    """What a finished seed comes to. Forward transfer needs an agent from scratch beside it: see `hvcl.rl.scores`.
+
+    Of an agent that learns all tasks at once there is no time right after a task was learned, and no score that needs it.
+    """
     points = points_of(evaluations)
     references = [scores.Reference(task.low, task.high) for task in tasks.tasks]
-    norms = scores.normalisers(points, len(tasks.tasks))
+    norms = [None] * len(tasks.tasks) if agent.all_tasks_at_once else scores.normalisers(points, len(tasks.tasks))
     last = points[-1]
     learned = None not in norms
     areas = [scores.learning_area(points, k, r) for k, r in enumerate(references)] if learned else None
@@ -240,5 +244,5 @@ def summarise(tasks: Sequence, evaluations: list[dict[str, Any]], parameters: in
         "learning_areas": areas,
         "curve": [[point.time, *point.returns] for point in points],
         "usage": evaluations[-1]["usage"],
-        "parameters": parameters,
+        "parameters": agent.parameters,
     }

@@ -89,7 +89,7 @@ class SAC(Agent):
             self.actor = self.make_part(self.observations, 2 * self.actions)
             self.critic = self.make_part(self.observations + self.actions, None)
         self.target = copy.deepcopy(self.critic.mirror)
-        self._pairs = list(self.target.parameters()), list(self.critic.mirror.parameters())
+        self._pairs: tuple[list[Tensor], list[Tensor]] = [*self.target.parameters()], [*self.critic.network.parameters()]
         self.temperature = Temperature(self.config.learning_rate)
 
     def make_part(self, inputs: int, outputs: int | None) -> Part:
@@ -122,7 +122,8 @@ class SAC(Agent):
 
         surprise = (log_pi.detach().sum() - batch.mask.sum()).item() / config.batch_size
         self.temperature.step(surprise)
-        torch._foreach_lerp_(*self._pairs, config.tau)
+        with torch.no_grad():
+            torch._foreach_lerp_(*self._pairs, config.tau)
         terms = {"critic": critic_loss.item(), "actor": actor_loss.item(), "alpha": alpha, "surprise": surprise}
         return terms | {f"critic_{k}": v for k, v in of_critic.items()} | {f"actor_{k}": v for k, v in of_actor.items()}
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from torch import nn
 
+from hvcl.errors import InputError
 from hvcl.layers import MoVELinear
 from hvcl.learners.ucl import node_options, shrink_means
 from hvcl.rl.methods.ewc import EWCPart
@@ -23,6 +24,11 @@ class EWCPPOConfig(PPOConfig):
 
     strength: float = 10.0
     """Weight of the penalty: too small forgets, too large cannot learn."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.strength >= 0:
+            raise InputError(f"strength must be at least 0, got {self.strength}")
 
 
 @register("ewc-ppo", EWCPPOConfig)
@@ -48,6 +54,11 @@ class UCLPPOConfig(PPOConfig):
     """Weight of the term on sigma."""
     strength: float = 1.0
     """Weight of the first two terms from the second task on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.ratio < 1 or min(self.alpha, self.beta, self.strength) < 0:
+            raise InputError("ratio must lie between 0 and 1, and alpha, beta and strength be at least 0")
 
 
 @register("ucl-ppo", UCLPPOConfig)

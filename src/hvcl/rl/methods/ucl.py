@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -40,10 +40,23 @@ class UCLSACConfig(SACConfig):
             raise InputError("ratio must lie between 0 and 1, and alpha, beta and strength be at least 0")
 
 
-class UCLPart(Part):
-    """A network with a sigma per node, whose sure nodes are held in place. `free` names layers that are not held (heads)."""
+class Weights(Protocol):
+    """What the price is made of."""
 
-    def __init__(self, network: nn.Module, config: Any, batch_size: int) -> None:
+    @property
+    def learning_rate(self) -> float: ...  # noqa: D102
+    @property
+    def alpha(self) -> float: ...  # noqa: D102
+    @property
+    def beta(self) -> float: ...  # noqa: D102
+    @property
+    def strength(self) -> float: ...  # noqa: D102
+
+
+class UCLPart(Part):
+    """A network with a sigma per node, whose sure nodes are held in place; plain layers in it (heads) are not."""
+
+    def __init__(self, network: nn.Module, config: Weights, batch_size: int) -> None:
         super().__init__(network, config.learning_rate)
         self.config, self.batch_size = config, batch_size
         self.first = True
