@@ -133,7 +133,7 @@ def overview(cells: Sequence[Cell], supervision: str = "boundaries", budget: str
 
     titles = [f"{benchmark} {_SCENARIOS[scenario].capitalize()}-IL" for benchmark, scenario in columns]
     lines = [f"| method | memory | {' | '.join(titles)} |", "|---" * (len(columns) + 2) + "|"]
-    seeds = [sorted({len(cell.seeds) for row in rows.values() if (cell := row.get(column))}) for column in columns]
+    seeds = [sorted({len(found[column].seeds) for found in rows.values() if column in found}) for column in columns]
     for row in sorted(rows, key=place):
         values = [_accuracy(rows[row][column]) if column in rows[row] else "" for column in columns]
         lines.append(f"| {' | '.join([*row, *values])} |")
