@@ -72,7 +72,7 @@ class Growing(Agent):
         self.config = config
         # the gate's base measure has variance scale^2 (1 + 1 / mean_precision) = 11: broad for log-scaled numbers
         # a small shrinkage lets the gate be sure of places that are always zero after a few hundred observations
-        self.gate = GenerativeGate(2 * observations, covariance="diagonal", growing=False, shrinkage=10.0, seed=seed)
+        self.gate = GenerativeGate(2 * observations, covariance="diagonal", growing=False, shrinkage=0.25, seed=seed)
         self.members: list[HVCL] = []
         self.current = 0
         self.suspicion = 0.0
@@ -116,17 +116,21 @@ class Growing(Agent):
                 break
         self.suspect += chunk
         if self.suspicion > odds:
-            self._leave()
+            self._leave(limit)
         elif self.suspicion > 0:
             return {}
         held, self.suspect = self.suspect, []
         return self._give(held)
 
-    def _leave(self) -> None:
-        """Go over to the expert that explains the suspects best, a new one if no known one does."""
-        evidence = self._evidence(self.suspect).sum(0)
-        evidence[self.current] = -torch.inf
-        following = int(evidence.argmax())
+    def _leave(self, limit: float) -> None:
+        """Go over to the expert that explains the suspects best, a new one if no known one does.
+
+        Their log Bayes factors against the base measure are clipped: a few observations from before the change do not decide.
+        """
+        evidence = self._evidence(self.suspect)
+        gain = (evidence[:, :-1] - evidence[:, -1:]).clamp(-limit, limit).sum(0)
+        gain[self.current] = -torch.inf
+        following = int(gain.argmax()) if float(gain.max()) > 0 else len(self.members)
         self.members[self.current].on_task_end()
         if following == len(self.members):
             self._open()
