@@ -43,11 +43,11 @@ clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 # -- benchmarks: in an environment of their own, with the peers; ARGS="--quick" for a look -----------------------------------
-.PHONY: bench-setup bench-layers bench-breakdown bench-harness bench-features bench-plot bench-clean
+.PHONY: bench-setup bench-layers bench-breakdown bench-harness bench-features bench-replay bench-rl bench-plot bench-clean
 BENCH := .venv-bench
 # Avalanche and the peers come without their dependencies, which would bring another torch; what they need is listed after them.
-BENCH_PEERS := avalanche-lib bayesian-torch blitz-bayesian-pytorch torchbnn torchvision
-BENCH_NEEDS := dill gdown GPUtil matplotlib pillow psutil pytorchcv qpsolvers tensorboard torchmetrics tqdm
+BENCH_PEERS := avalanche-lib bayesian-torch blitz-bayesian-pytorch stable-baselines3 torchbnn torchvision
+BENCH_NEEDS := cloudpickle dill gdown GPUtil matplotlib pillow psutil pytorchcv qpsolvers tensorboard torchmetrics tqdm
 
 bench-setup: $(BENCH)/.installed
 
@@ -55,7 +55,7 @@ $(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/constraints.txt
 	$(PYTHON) -m venv $(BENCH)
 	@echo '*' >$(BENCH)/.gitignore
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --constraint benchmarks/constraints.txt \
-	  --editable . $(BENCH_NEEDS)
+	  --editable '.[rl,bullet,mujoco]' $(BENCH_NEEDS)
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --constraint benchmarks/constraints.txt \
 	  --no-deps $(BENCH_PEERS)
 	@touch $@
@@ -71,6 +71,12 @@ bench-harness: $(BENCH)/.installed
 
 bench-features: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/features.py $(ARGS)
+
+bench-rl: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/rl.py $(ARGS)
+
+bench-replay: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/replay.py $(ARGS)
 
 bench-plot: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/plot.py

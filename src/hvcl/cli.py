@@ -1,4 +1,4 @@
-"""The command line: hvcl demo, run, compare, table, check, list, report, data."""
+"""The command line: hvcl demo, run, compare, table, check, rl, list, report, data."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def _dispatch(words: list[str]) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     _add_run(commands)
     _add_compare(commands)
+    _add_rl(commands)
     demo = commands.add_parser("demo", help="five tasks in a row: naive, hvcl, exact and joint on split-digits, then a report")
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder of the runs and the report (runs/demo)")
     demo.add_argument("--seeds", default="1,2,3", help="seeds, e.g. 1,2,3")
@@ -73,6 +74,10 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if known.command == "run":
         return _run(known, rest)
+    if known.command == "rl":
+        from hvcl.rl.command import run_command
+
+        return run_command(known, rest)
     if rest:
         raise InputError(f"unknown argument {rest[0]!r} (see hvcl {known.command} --help)")
     actions = {
@@ -120,7 +125,7 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
     if known.benchmark is None:
         raise InputError("which benchmark? hvcl run BENCHMARK (see hvcl list)")
     benchmark(known.benchmark)
-    stream, learner = _settings(rest, StreamConfig, config_class)
+    stream, learner = settings_of(rest, StreamConfig, config_class)
     config = RunConfig.make(known.benchmark, known.method, parse_seeds(known.seeds), stream, learner)
     supervision = "-task-free" if config.stream.task_free else ""
     out = known.out or Path("runs") / f"{config.benchmark}-{config.stream.scenario}{supervision}-{config.method}"
@@ -134,7 +139,7 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def _settings(rest: list[str], *configs: type[Any]) -> list[dict[str, Any]]:
+def settings_of(rest: list[str], *configs: type[Any]) -> list[dict[str, Any]]:
     """Options that are fields of the configurations, from the words that argparse left over."""
     from hvcl.configuration import field_types, parse
 
@@ -169,8 +174,6 @@ def _settings(rest: list[str], *configs: type[Any]) -> list[dict[str, Any]]:
 
 
 def _print_run_help(method_name: str, *configs: type[Any]) -> None:
-    from hvcl.configuration import describe, field_help, field_types
-
     print("usage: hvcl run BENCHMARK [--method M] [--seeds 1,2,3] [--out DIR] [--json] [--resume] [--force] [settings]\n")
     for name, text in (
         ("--method M", "the method (hvcl); hvcl list shows all"),
@@ -182,7 +185,14 @@ def _print_run_help(method_name: str, *configs: type[Any]) -> None:
         ("--workers N", "processes (one per core)"),
     ):
         print(f"  {name:<24} {text}")
-    for title, config in zip(("stream", f"method {method_name}"), configs, strict=True):
+    print_settings(("stream", f"method {method_name}"), configs)
+
+
+def print_settings(titles: Sequence[str], configs: Sequence[type[Any]]) -> None:
+    """The fields of configurations as options, with their help texts and defaults."""
+    from hvcl.configuration import describe, field_help, field_types
+
+    for title, config in zip(titles, configs, strict=True):
         print(f"\nsettings of the {title} (a benchmark may bring defaults of its own):")
         helps, kinds = field_help(config), field_types(config)
         for field in dataclasses.fields(config):
@@ -263,6 +273,29 @@ def _print_table(folders: Sequence[Path]) -> None:
 
     console = Console()
     print_table(folders, console if console.is_terminal else Console(width=120))
+
+
+# -- hvcl rl --------------------------------------------------------------------------------------------------------------
+
+
+def _add_rl(commands: Any) -> None:
+    rl = commands.add_parser(
+        "rl",
+        help="continual reinforcement learning: run, list, report",
+        description="One method on a chain of tasks. Give --method M before --help to see M's own settings.",
+        add_help=False,
+    )
+    rl.add_argument("action", choices=("run", "list", "report"), help="run one, list sequences and methods, or report on runs")
+    rl.add_argument("--sequence", default="classic", help="classic, bullet or mujoco (classic)")
+    rl.add_argument("--method", default="hvcl-growing", help="name of the method (hvcl-growing); hvcl rl list shows all")
+    rl.add_argument("--seeds", default="1", help="seeds, e.g. 1,2,3 (1)")
+    rl.add_argument("--out", type=Path, help="run folder (runs/rl-SEQUENCE-METHOD), or the report's file")
+    rl.add_argument("--json", action="store_true", help="print the result as one JSON object, the last line")
+    rl.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    rl.add_argument("--force", action="store_true", help="replace the run in the folder")
+    rl.add_argument("--workers", type=int, help="processes (one per core)")
+    rl.add_argument("--frames", action="store_true", help="report: pictures of what each agent does in each task")
+    rl.add_argument("--help", "-h", action="store_true", help="show this help")
 
 
 # -- hvcl compare, table, check -------------------------------------------------------------------------------------------

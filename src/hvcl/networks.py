@@ -37,31 +37,48 @@ def build_network(
     `channels=()` flattens the input right away (the MNIST networks); `channels=(8, 16, 32, 64, 128)` with
     `hidden=(256, 256)` is the paper's CIFAR network: 32-16-8-4-2-1.
     """
+    if outputs < 1:
+        raise InputError(f"sizes must be positive: outputs {outputs}")
+    layers, _, width = trunk(input_shape, hidden=hidden, channels=channels, dropout=dropout, dense=dense, conv=conv)
+    layers["head"] = dense(width, outputs)
+    if channels:
+        for layer in layers.values():
+            _initialise(layer)
+    return nn.Sequential(layers)
+
+
+def trunk(
+    input_shape: tuple[int, ...],
+    *,
+    hidden: tuple[int, ...],
+    channels: tuple[int, ...],
+    dropout: float = 0.0,
+    dense: DenseFactory = nn.Linear,
+    conv: ConvFactory = plain_conv,
+) -> tuple[OrderedDict[str, nn.Module], list[tuple[int, ...]], int]:
+    """Everything before the head, by name; the shapes before each convolution and after the last; the width at the end."""
     if channels and len(input_shape) != 3:
         raise InputError(f"convolutions need inputs of shape (channels, height, width), got {input_shape}")
     if not 0 <= dropout < 1:
         raise InputError(f"dropout must lie in [0, 1), got {dropout}")
-    if outputs < 1 or any(size < 1 for size in (*hidden, *channels, *input_shape)):
-        raise InputError(f"sizes must be positive: outputs {outputs}, hidden {hidden}, channels {channels}")
+    if any(size < 1 for size in (*hidden, *channels, *input_shape)):
+        raise InputError(f"sizes must be positive: inputs {input_shape}, hidden {hidden}, channels {channels}")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    shape = input_shape
+    shapes = [input_shape]
     for i, size in enumerate(channels):
+        shape = shapes[-1]
         layers[f"conv{i}"] = conv(shape[0], size)
         layers[f"conv{i}_act"] = nn.LeakyReLU()
-        shape = (size, -(-shape[1] // 2), -(-shape[2] // 2))
+        shapes.append((size, -(-shape[1] // 2), -(-shape[2] // 2)))
     layers["flatten"] = nn.Flatten()
-    width = math.prod(shape)
+    width = math.prod(shapes[-1])
     for i, size in enumerate(hidden):
         layers[f"dense{i}"] = dense(width, size)
         layers[f"dense{i}_act"] = nn.LeakyReLU()
         if dropout:
             layers[f"dense{i}_drop"] = nn.Dropout(dropout)
         width = size
-    layers["head"] = dense(width, outputs)
-    if channels:
-        for layer in layers.values():
-            _initialise(layer)
-    return nn.Sequential(layers)
+    return layers, shapes, width
 
 
 def _initialise(layer: nn.Module) -> None:

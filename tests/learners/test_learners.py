@@ -14,7 +14,14 @@ from hvcl.runs.state import load_state, save_state
 from hvcl.streams import StreamConfig, from_arrays, make_stream
 
 METHODS = sorted(known_methods())
-SMALL = {"hidden": (16,), "learning_rate": 0.01, "random_features": 32}
+SMALL = {
+    "hidden": (16,),
+    "learning_rate": 0.01,
+    "random_features": 32,
+    "latent": 4,
+    "likelihood": "gaussian",
+    "generated": 60,
+}
 
 
 def small(name, **others):

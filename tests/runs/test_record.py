@@ -1,4 +1,4 @@
-"""What a finished seed writes down of a learner's own experts."""
+"""What a seed writes down of a learner's own experts and of its generator."""
 
 import json
 
@@ -50,3 +50,20 @@ def test_other_learners_have_none(tmp_path):
     result = execute(prepared(tmp_path / "run", "naive", {"hidden": (4,)}), 1)
     assert result["experts"] == []
     assert result["layers"] == {}
+
+
+def test_generators_leave_their_scores_and_pictures_also_after_an_interruption(tmp_path):
+    settings = {"hidden": (8,), "latent": 2, "generated": 50}
+    whole, broken = (prepared(tmp_path / name, "hvcl-replay", settings, batch_size=128) for name in "ab")
+    asked = iter([False] * 5 + [True])
+    with pytest.raises(InterruptedRun):
+        execute(broken, 1, stop=lambda: next(asked))
+    first, second = execute(whole, 1), execute(broken, 1)
+    assert first["generation"] == second["generation"]
+    assert [set(entry) for entry in first["generation"]] == [
+        {"inception_score", "inception_bound", "frechet_distance", "experts"}
+    ] * 5
+    pictures = [folder.seed(1).path / "pictures" for folder in (whole, broken)]
+    names = sorted(path.name for path in pictures[0].iterdir())
+    assert names == sorted(f"{t}-{row}.png" for t in range(1, 6) for row in ("originals", "reconstructions", "samples"))
+    assert all((pictures[0] / name).read_bytes() == (pictures[1] / name).read_bytes() for name in names)

@@ -1,15 +1,19 @@
-"""Measuring: accuracy matrix and what follows from it, calibration, and what the gates know."""
+"""Measuring: accuracy matrix and what follows from it, calibration, what the gates know, and what is generated."""
 
 from hvcl.evaluation.accuracy import AccuracyMatrix
 from hvcl.evaluation.gates import GateMeter, LayerInformation
+from hvcl.evaluation.generation import Generates, Generation, evaluate_generation
 from hvcl.evaluation.scores import Evaluation, Score, calibration_error, evaluate
 
 __all__ = [
     "AccuracyMatrix",
     "Evaluation",
     "GateMeter",
+    "Generates",
+    "Generation",
     "LayerInformation",
     "Score",
     "calibration_error",
     "evaluate",
+    "evaluate_generation",
 ]

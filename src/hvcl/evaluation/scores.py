@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hvcl.errors import HvclError
 from hvcl.evaluation.gates import GateMeter, LayerInformation
+from hvcl.evaluation.generation import Generates, Generation, evaluate_generation
 from hvcl.learners.base import Learner
 from hvcl.streams.tasks import TestSet
 
@@ -28,10 +29,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A learner's score on every task, and what its gates know."""
+    """A learner's score on every task, what its gates know, and what its generator is worth."""
 
     scores: list[Score]
     layers: dict[str, LayerInformation]
+    generation: Generation | None = None
+    """What it generates, if it does; None before any learning."""
 
     @property
     def accuracies(self) -> list[float]:
@@ -54,7 +57,8 @@ def evaluate(learner: Learner, tests: Sequence[TestSet], seen: int) -> Evaluatio
             targets.append(y)
             meter.record(learner.expert_probabilities)
         scores.append(score(torch.cat(probabilities), torch.cat(targets)))
-    return Evaluation(scores, meter.measure(seen or len(tests)))
+    generation = evaluate_generation(learner, tests, seen) if seen and isinstance(learner, Generates) else None
+    return Evaluation(scores, meter.measure(seen or len(tests)), generation)
 
 
 def score(probabilities: Tensor, targets: Tensor) -> Score:

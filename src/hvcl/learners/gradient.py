@@ -97,7 +97,11 @@ class GradientLearner(Learner):
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """The named terms of the loss on a batch; "loss" is what is minimised."""
-        return {"loss": F.cross_entropy(self.logits(x, task), y)}
+        return {"loss": self.cross_entropy(x, y, task)}
+
+    def cross_entropy(self, x: Tensor, y: Tensor, task: Tensor | None) -> Tensor:
+        """Minus the mean log-likelihood of a batch; a method that replays adds what it replays."""
+        return F.cross_entropy(self.logits(x, task), y)
 
     def correct_gradient(self, x: Tensor, y: Tensor, task: Tensor | None) -> None:
         """Between gradient and step: a method may change the parameters' `grad` here."""

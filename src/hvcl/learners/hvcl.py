@@ -22,7 +22,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hvcl.errors import InputError
 from hvcl.layers import MoVEConv2d, MoVELinear, consolidate, sampling
@@ -125,10 +124,10 @@ class HVCL(GradientLearner):
             case "target":
                 return TargetInformation(self.config.target_bits, initial_beta=beta)
 
-    def build(self) -> nn.Module:
-        """The same architecture as the plain networks, of MoVE layers."""
+    def move_options(self) -> MoVEOptions:
+        """The options of every layer."""
         config = self.config
-        options: MoVEOptions = {
+        return {
             "top_k": config.top_k,
             "estimator": config.estimator,
             "sigma": config.sigma,
@@ -138,6 +137,10 @@ class HVCL(GradientLearner):
             "prior_sigma": config.prior_sigma,
             "kernel_width": config.kernel_width,
         }
+
+    def build(self) -> nn.Module:
+        """The same architecture as the plain networks, of MoVE layers."""
+        config, options = self.config, self.move_options()
         return self.assemble(
             dense=partial(MoVELinear, experts=config.experts, **options),
             conv=partial(MoVEConv2d, kernel_size=3, stride=2, padding=1, experts=config.experts, **options),
@@ -145,8 +148,7 @@ class HVCL(GradientLearner):
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """The objective with the log-likelihood as utility."""
-        log_likelihood = -F.cross_entropy(self.logits(x, task), y)
-        total, terms = self.objective(log_likelihood, self.network, self.task_examples, self.progress)
+        total, terms = self.objective(-self.cross_entropy(x, y, task), self.network, self.task_examples, self.progress)
         self.step += 1
         return {"loss": total, **terms}
 

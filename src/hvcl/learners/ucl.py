@@ -25,7 +25,7 @@ On a task-free stream no boundary is told: then the terms of the first task are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -77,14 +77,12 @@ class UCL(GradientLearner):
 
     def build(self) -> nn.Module:
         """Single-expert layers with a sigma per node; in Task-IL with plain heads."""
-        options: MoVEOptions = {"sigma": "unit", "sigma_transform": "softplus", "initial_sigma": math.sqrt(self.config.ratio)}
+        options = node_options(self.config.ratio)
         network = self.assemble(
             partial(MoVELinear, experts=1, **options),
             partial(MoVEConv2d, kernel_size=3, stride=2, padding=1, experts=1, **options),
         )
-        with torch.no_grad():
-            for layer in layers_of(network):
-                layer.posterior.mean.mul_(math.sqrt(1 - self.config.ratio))
+        shrink_means(network, self.config.ratio)
         if self.problem.task_outputs is not None:
             head = network.get_submodule("head")
             assert isinstance(head, MoVELinear)
@@ -94,7 +92,7 @@ class UCL(GradientLearner):
     def _anchor(self) -> None:
         """What the network is now is what it will be compared with."""
         consolidate(self.network)
-        self.biases = [_bias(layer).detach().clone() for layer in layers_of(self.network)]
+        self.biases = [bias_of(layer).detach().clone() for layer in layers_of(self.network)]
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """Cross-entropy and the three terms, the latter divided by the size of the batch."""
@@ -108,26 +106,7 @@ class UCL(GradientLearner):
 
     def regularisers(self) -> tuple[Tensor, Tensor, Tensor]:
         """The sums in the three terms."""
-        squares, magnitudes, spread = [], [], []
-        before: Tensor | None = None
-        for layer, old_bias in zip(layers_of(self.network), self.biases, strict=True):
-            posterior = layer.posterior
-            old_sigma = posterior.prior_log_sigma[0].exp()
-            first_sigma = posterior.initial_sigma
-            node = first_sigma / old_sigma
-            holds = weight_strengths(layer, node, before)
-            shift = posterior.mean - posterior.prior_mean
-            bias_shift = _bias(layer)[0] - old_bias[0]
-            squares.append((holds * shift).square().sum() + (node * bias_shift).square().sum())
-            certainty = (posterior.prior_mean / posterior.expand_units(old_sigma.unsqueeze(0))).square()
-            of_weights = (certainty * shift.abs()).sum()
-            of_bias = ((old_bias[0] / old_sigma).square() * bias_shift.abs()).sum()
-            magnitudes.append(first_sigma**2 * (of_weights + of_bias))
-            log_variance = 2 * posterior.log_sigma[0]
-            log_ratio = log_variance - 2 * posterior.prior_log_sigma[0]
-            spread.append((log_ratio.exp() - log_ratio + log_variance.exp() - log_variance).sum())
-            before = node
-        return torch.stack(squares).sum(), torch.stack(magnitudes).sum(), torch.stack(spread).sum()
+        return regularisers(layers_of(self.network), self.biases)
 
     def end_task(self) -> None:
         """The present posterior is what the next task is compared with."""
@@ -143,6 +122,42 @@ class UCL(GradientLearner):
         super().load_state_dict(state)
         self.first = bool(state["first"])
         self.biases = [bias.to(self.device) for bias in state["biases"]]
+
+
+def node_options(ratio: float) -> MoVEOptions:
+    """A sigma per node, with the share `ratio` of the He variance at the start."""
+    return {"sigma": "unit", "sigma_transform": "softplus", "initial_sigma": math.sqrt(ratio)}
+
+
+@torch.no_grad()
+def shrink_means(network: nn.Module, ratio: float) -> None:
+    """Leave the means the share of the He variance that the sigmas do not have."""
+    for layer in layers_of(network):
+        layer.posterior.mean.mul_(math.sqrt(1 - ratio))
+
+
+def regularisers(layers: Iterable[MoVELayer], biases: Iterable[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The sums in the three terms, of layers from the inputs on; `biases` are theirs at the last boundary."""
+    squares, magnitudes, spread = [], [], []
+    before: Tensor | None = None
+    for layer, old_bias in zip(layers, biases, strict=True):
+        posterior = layer.posterior
+        old_sigma = posterior.prior_log_sigma[0].exp()
+        first_sigma = posterior.initial_sigma
+        node = first_sigma / old_sigma
+        holds = weight_strengths(layer, node, before)
+        shift = posterior.mean - posterior.prior_mean
+        bias_shift = bias_of(layer)[0] - old_bias[0]
+        squares.append((holds * shift).square().sum() + (node * bias_shift).square().sum())
+        certainty = (posterior.prior_mean / posterior.expand_units(old_sigma.unsqueeze(0))).square()
+        of_weights = (certainty * shift.abs()).sum()
+        of_bias = ((old_bias[0] / old_sigma).square() * bias_shift.abs()).sum()
+        magnitudes.append(first_sigma**2 * (of_weights + of_bias))
+        log_variance = 2 * posterior.log_sigma[0]
+        log_ratio = log_variance - 2 * posterior.prior_log_sigma[0]
+        spread.append((log_ratio.exp() - log_ratio + log_variance.exp() - log_variance).sum())
+        before = node
+    return torch.stack(squares).sum(), torch.stack(magnitudes).sum(), torch.stack(spread).sum()
 
 
 def layers_of(network: nn.Module) -> Iterator[MoVELayer]:
@@ -161,6 +176,7 @@ def weight_strengths(layer: MoVELayer, node: Tensor, before: Tensor | None) -> T
     return torch.maximum(own, before.view(1, 1, -1, 1, 1))
 
 
-def _bias(layer: MoVELayer) -> Tensor:
+def bias_of(layer: MoVELayer) -> Tensor:
+    """The biases of a layer that has some."""
     assert layer.bias is not None
     return layer.bias

@@ -1,5 +1,6 @@
-"""Optimisers for variational parameters."""
+"""Optimisers."""
 
 from hvcl.optim.adam import VariationalAdam
+from hvcl.optim.small import SmallAdam
 
-__all__ = ["VariationalAdam"]
+__all__ = ["SmallAdam", "VariationalAdam"]

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from hvcl.errors import RunError
-from hvcl.report.run import Config, Evaluation, Expert, Layer, Matrix, Result, Run, Seed, Stretch, Terms, Vector
+from hvcl.report.run import Config, Evaluation, Expert, Generation, Layer, Matrix, Result, Run, Seed, Stretch, Terms, Vector
 
 FORMAT = 1
 SEARCH_DEPTH = 3
 
 _SEED_FOLDER = re.compile(r"seed-(\d+)")
+_PICTURE = re.compile(r"(\d+)-(originals|reconstructions|samples)\.png")
+_PNG = b"\x89PNG\r\n\x1a\n"
 _Value = TypeVar("_Value")
 
 
@@ -94,7 +96,20 @@ def _seed(folder: Path, number: int, config: Config) -> Seed:
         terms=terms,
         evaluations=evaluations,
         result=_result(_read(result), tasks) if result.is_file() else None,
+        pictures=_pictures(folder / "pictures"),
     )
+
+
+def _pictures(folder: Path) -> dict[tuple[int, str], bytes]:
+    found = {}
+    for path in sorted(folder.glob("*.png")) if folder.is_dir() else []:
+        match = _PICTURE.fullmatch(path.name)
+        content = _bytes(path)
+        if match and not content.startswith(_PNG):
+            raise RunError(f"{path} is damaged: it is not a PNG file")
+        if match:
+            found[int(match[1]), match[2]] = content
+    return found
 
 
 def _metrics(path: Path, tasks: int) -> tuple[tuple[Terms, ...], tuple[Evaluation, ...]]:
@@ -117,10 +132,23 @@ def _metrics(path: Path, tasks: int) -> tuple[tuple[Terms, ...], tuple[Evaluatio
             terms[step] = Terms(step, fields.integer("task"), fields.numbers_by_name("terms"))
         elif kind == "evaluation":
             after = fields.integer("after")
-            evaluations[after] = Evaluation(fields.integer("step"), after, fields.vector("accuracy", tasks))
+            evaluations[after] = Evaluation(fields.integer("step"), after, fields.vector("accuracy", tasks), _generation(fields))
     return (
         tuple(terms[step] for step in sorted(terms)),
         tuple(evaluations[after] for after in sorted(evaluations)),
+    )
+
+
+def _generation(fields: _Fields) -> Generation | None:
+    # Runs from before there were generators do not say, and most learners have none.
+    if fields.get("generation") is None:
+        return None
+    inner = _Fields(fields.mapping("generation"), f"{fields.where}, 'generation',")
+    return Generation(
+        inception_score=inner.number("inception_score"),
+        inception_bound=inner.number("inception_bound"),
+        frechet_distance=inner.number("frechet_distance"),
+        experts=inner.numbers("experts"),
     )
 
 
@@ -245,6 +273,9 @@ class _Fields:
 
     def vector(self, name: str, length: int) -> Vector:
         return self._read(name, f"a list of {length} numbers", lambda value: _row(value, length))
+
+    def numbers(self, name: str) -> Vector:
+        return self._read(name, "a list of numbers", _row)
 
     def matrix(self, name: str, rows: int, columns: int | None = None) -> Matrix:
         def parse(value: object) -> Matrix:

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from hvcl.errors import RunError
 from hvcl.report import figures, words
+from hvcl.report.generation import generation_figures
 from hvcl.report.load import find_runs, load_run
 from hvcl.report.run import Run
 from hvcl.report.summary import (
@@ -244,6 +245,7 @@ def _view(group: Group, styles: figures.Styles, number: int) -> dict[str, object
         "told": group.supervision == "boundaries" or group.scenario == "task",
         "drift": figures.drift_figures(group, styles),
         "experts": figures.expert_figures(group),
+        "generation": generation_figures(group),
         "term_charts": figures.term_charts(group, styles),
         "labels": [entry.label for entry in group.entries],
         "settings": _settings(group),

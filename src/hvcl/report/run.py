@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,12 +79,24 @@ class Terms:
 
 
 @dataclass(frozen=True)
+class Generation:
+    """What a generator is worth; entropies in bits."""
+
+    inception_score: float
+    inception_bound: float
+    frechet_distance: float
+    experts: Vector
+    """Fraction of the generated examples that came from each expert of the latent mean."""
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """The accuracy on every task once `after` tasks are finished."""
+    """The accuracy on every task once `after` tasks are finished, and what the generator is worth, if there is one."""
 
     step: int
     after: int
     accuracy: Vector
+    generation: Generation | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +131,8 @@ class Seed:
     terms: tuple[Terms, ...]
     evaluations: tuple[Evaluation, ...]
     result: Result | None
+    pictures: Mapping[tuple[int, str], bytes] = field(default_factory=dict)
+    """PNG files of rows of pictures, by the number of tasks finished and the row's name."""
 
     def accuracy_after(self) -> dict[int, Vector]:
         """The accuracy on every task by the number of tasks finished; as far as the seed has come."""

@@ -102,7 +102,8 @@ def cell_of(folder: Path, results: Sequence[dict[str, Any]], budget: str | None 
 
 def _kept(result: dict[str, Any]) -> dict[str, Any]:
     """What a table or a reader may ask for; what every expert of every layer does stays in the run folder."""
-    return {name: value for name, value in result.items() if name not in ("layers", "experts")}
+    left_out = {"layers", "experts"} | (set() if result.get("generation") else {"generation"})
+    return {name: value for name, value in result.items() if name not in left_out}
 
 
 def save_cell(cell: Cell, folder: Path) -> Path:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -22,7 +22,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from hvcl.errors import RunError
 from hvcl.runs.folder import RunFolder
 from hvcl.runs.record import InterruptedRun, execute
-from hvcl.runs.record import Progress as SeedProgress
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,24 @@ class Job:
     folder: Path
     seed: int
     label: str
+
+
+class SeedProgress(Protocol):
+    """How far a job is."""
+
+    @property
+    def position(self) -> int: ...  # noqa: D102
+    @property
+    def total(self) -> int: ...  # noqa: D102
+    @property
+    def finished_tasks(self) -> int: ...  # noqa: D102
+    @property
+    def tasks(self) -> int: ...  # noqa: D102
+    @property
+    def seconds(self) -> float: ...  # noqa: D102
+    @property
+    def text(self) -> str:
+        """How well it does, in words; empty as long as nothing is known."""
 
 
 class View(ABC):
@@ -56,12 +73,12 @@ class BarView(View):
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("task {task.fields[finished]}/{task.fields[tasks]}"),
-            TextColumn("{task.fields[accuracy]}"),
+            TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(compact=True),
             console=console,
         )
-        fields: dict[str, Any] = {"finished": 0, "tasks": "?", "accuracy": "", "start": False, "total": None}
+        fields: dict[str, Any] = {"finished": 0, "tasks": "?", "text": "", "start": False, "total": None}
         self._bars: list[TaskID] = [self._progress.add_task(job.label, **fields) for job in jobs]
         self._started: set[int] = set()
 
@@ -71,14 +88,13 @@ class BarView(View):
         if number not in self._started:
             self._progress.start_task(bar)
             self._started.add(number)
-        accuracy = "" if progress.accuracy is None else f"accuracy {100 * progress.accuracy:5.2f} %"
         self._progress.update(
             bar,
             completed=progress.position,
             total=progress.total,
             finished=progress.finished_tasks,
             tasks=progress.tasks,
-            accuracy=accuracy,
+            text=progress.text,
         )
 
     def __enter__(self) -> View:
@@ -98,12 +114,12 @@ class LineView(View):
 
     def show(self, number: int, progress: SeedProgress) -> None:
         """Print a line if a task has ended."""
-        if progress.finished_tasks == self._finished.get(number, 0) or progress.accuracy is None:
+        if progress.finished_tasks == self._finished.get(number, 0) or not progress.text:
             return
         self._finished[number] = progress.finished_tasks
         self._console.print(
             f"{self._jobs[number].label}: task {progress.finished_tasks}/{progress.tasks}, "
-            f"average accuracy {100 * progress.accuracy:.2f} %, {progress.seconds:.1f} s",
+            f"{progress.text}, {progress.seconds:.1f} s",
             highlight=False,
             soft_wrap=True,
         )
@@ -113,10 +129,27 @@ OnResult = Callable[[int, dict[str, Any]], None]
 """Told the number of a job and its result."""
 
 
+class Execute(Protocol):
+    """Runs one seed of the run in a folder, or goes on with it, and returns its result. A function of a module, for workers."""
+
+    def __call__(self, folder: Path, seed: int, *, tell: Callable[[Any], None], stop: Callable[[], bool]) -> dict[str, Any]: ...  # noqa: D102
+
+
+def execute_in(folder: Path, seed: int, *, tell: Callable[[Any], None], stop: Callable[[], bool]) -> dict[str, Any]:
+    """A seed of supervised learning."""
+    return execute(RunFolder(folder), seed, tell=tell, stop=stop)
+
+
 def run_seeds(
-    jobs: Sequence[Job], console: Console, workers: int | None = None, on_result: OnResult | None = None
+    jobs: Sequence[Job],
+    console: Console,
+    workers: int | None = None,
+    on_result: OnResult | None = None,
+    worker: Execute = execute_in,
 ) -> list[dict[str, Any]]:
-    """Run all jobs, or go on with them, and return their results in order; `on_result` is told each as soon as it is there.
+    """Run all jobs with `worker`, or go on with them, and return their results in order.
+
+    `on_result` is told each result as soon as it is there.
 
     Several jobs share the cores, one process each. Ctrl-C lets every job finish its step and save; then `InterruptedRun` is
     raised, and the same call goes on where it stopped.
@@ -126,11 +159,11 @@ def run_seeds(
     told = on_result or (lambda number, result: None)
     with view:
         if workers > 1:
-            return _run_in_processes(jobs, view, workers, told)
+            return _run_in_processes(jobs, view, workers, told, worker)
         results = []
         with _stop_on_interrupt() as stop:
             for number, job in enumerate(jobs):
-                results.append(execute(RunFolder(job.folder), job.seed, tell=_teller(view, number), stop=stop))
+                results.append(worker(job.folder, job.seed, tell=_teller(view, number), stop=stop))
                 told(number, results[-1])
         return results
 
@@ -139,7 +172,7 @@ def _teller(view: View, number: int) -> Callable[[SeedProgress], None]:
     return lambda progress: view.show(number, progress)
 
 
-def _run_in_processes(jobs: Sequence[Job], view: View, workers: int, told: OnResult) -> list[dict[str, Any]]:
+def _run_in_processes(jobs: Sequence[Job], view: View, workers: int, told: OnResult, worker: Execute) -> list[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     messages: Queue[tuple[int, SeedProgress] | None] = context.Queue()
     listener = Thread(target=_listen, args=(messages, view), daemon=True)
@@ -149,7 +182,7 @@ def _run_in_processes(jobs: Sequence[Job], view: View, workers: int, told: OnRes
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(messages,)) as pool:
-            futures: dict[Future[dict[str, Any]], int] = {pool.submit(_work, i, job): i for i, job in enumerate(jobs)}
+            futures: dict[Future[dict[str, Any]], int] = {pool.submit(_work, i, job, worker): i for i, job in enumerate(jobs)}
             try:
                 return _collect(futures, told)
             except BaseException:
@@ -191,11 +224,11 @@ def _start_worker(messages: Queue[tuple[int, SeedProgress] | None]) -> None:
     _messages = messages
 
 
-def _work(number: int, job: Job) -> dict[str, Any]:
+def _work(number: int, job: Job, worker: Execute) -> dict[str, Any]:
     messages = _messages
     assert messages is not None
     with _stop_on_interrupt() as stop:
-        return execute(RunFolder(job.folder), job.seed, tell=lambda progress: messages.put((number, progress)), stop=stop)
+        return worker(job.folder, job.seed, tell=lambda progress: messages.put((number, progress)), stop=stop)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 RUN/config.json                     what was run
 RUN/seed-1/environment.json         versions, commit, seed
 RUN/seed-1/metrics.jsonl            loss terms and evaluations, one JSON object a line; deterministic, no clock in it
+RUN/seed-1/pictures/                what a generator made after each task: AFTER-originals.png, -reconstructions, -samples
 RUN/seed-1/checkpoint.json          and checkpoint-<n>.safetensors: everything needed to go on
 RUN/seed-1/result.json              the summary, written when the seed is done
 """
@@ -14,11 +15,11 @@ import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from hvcl.errors import RunError
 from hvcl.runs.configuration import RunConfig
-from hvcl.runs.state import load_state, read_json, save_state, write_json
+from hvcl.runs.state import load_state, read_json, save_state, write_atomically, write_json
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,13 @@ class SeedFolder:
             file.write((json.dumps(finite(record), allow_nan=False) + "\n").encode())
             return file.tell()
 
+    def save_pictures(self, after: int, pictures: dict[str, bytes]) -> None:
+        """PNG files of what a generator made after so many tasks."""
+        folder = self.path / "pictures"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in pictures.items():
+            write_atomically(folder / f"{after}-{name}.png", content)
+
     def evaluations(self) -> list[dict[str, Any]]:
         """The evaluations logged so far."""
         try:
@@ -78,8 +86,18 @@ class SeedFolder:
         return [record for record in records if record["kind"] == "evaluation"]
 
 
+class Configuration(Protocol):
+    """What says what was run."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+
+
 class RunFolder:
     """A folder that holds one run, all its seeds."""
+
+    identity: ClassVar[tuple[str, ...]] = ("benchmark", "method", "stream", "learner")
+    """What must agree in the configuration for a run to be the same."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,11 +111,15 @@ class RunFolder:
         """The run's configuration."""
         return RunConfig.from_json(read_json(self.config_path), self.config_path)
 
+    def _saved(self) -> dict[str, Any]:
+        """The configuration that is there, checked."""
+        return self.config().to_json()
+
     def seed(self, seed: int) -> SeedFolder:
         """The folder of one seed."""
         return SeedFolder(self.path / f"seed-{seed}")
 
-    def prepare(self, config: RunConfig, facts: dict[str, Any], *, resume: bool, force: bool) -> None:
+    def prepare(self, config: Configuration, facts: dict[str, Any], *, resume: bool, force: bool) -> None:
         """Claim the folder for `config`; `facts` (memory, task names) are written beside it.
 
         A folder that holds another run, or this one without `resume`, is refused; `force` deletes the run that is there.
@@ -115,13 +137,12 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.config_path, config.to_json() | facts)
 
-    def _check_same(self, config: RunConfig, resume: bool) -> None:
-        there = self.config()
-        ours, theirs = config.to_json(), there.to_json()
-        for key in ("benchmark", "method", "stream", "learner"):
-            if ours[key] != theirs[key]:
+    def _check_same(self, config: Configuration, resume: bool) -> None:
+        ours, theirs = config.to_json(), self._saved()
+        for key in self.identity:
+            if ours.get(key) != theirs.get(key):
                 raise RunError(
-                    f"{self.path} holds another run ({_difference(key, theirs[key], ours[key])}): "
+                    f"{self.path} holds another run ({_difference(key, theirs.get(key), ours.get(key))}): "
                     "choose another folder with --out, or replace it with --force"
                 )
         if not resume:

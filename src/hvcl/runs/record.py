@@ -40,6 +40,11 @@ class Progress:
     """Average over the tasks seen so far, at the last evaluation."""
     seconds: float
 
+    @property
+    def text(self) -> str:
+        """The accuracy in words."""
+        return "" if self.accuracy is None else f"average accuracy {100 * self.accuracy:.2f} %"
+
 
 Tell = Callable[[Progress], None]
 Stop = Callable[[], bool]
@@ -93,7 +98,7 @@ class Recorder(Observer):
             self.sums, self.count = {}, 0
 
     def on_evaluation(self, finished: int, evaluation: Evaluation) -> None:
-        """Log the scores."""
+        """Log the scores, and keep the pictures."""
         self.finished, self.task_ended = finished, True
         self.accuracy = sum(evaluation.accuracies[:finished]) / finished if finished else None
         self._log(
@@ -105,8 +110,11 @@ class Recorder(Observer):
                 "nll": [score.nll for score in evaluation.scores],
                 "calibration_error": [score.calibration_error for score in evaluation.scores],
                 "layers": {name: layer.to_json() for name, layer in evaluation.layers.items()},
+                "generation": None if evaluation.generation is None else evaluation.generation.to_json(),
             }
         )
+        if evaluation.generation is not None and evaluation.generation.pictures:
+            self.folder.save_pictures(finished, evaluation.generation.pictures)
 
     def after_event(self, position: int) -> None:
         """Save when a task has ended, when it is time, or when asked to stop."""
@@ -190,7 +198,7 @@ def _execute(folder: RunFolder, seed: int, tell: Tell, stop: Stop, checkpoint_se
         matrix = AccuracyMatrix(initial, rows)
         recorder.finished = len(rows)
     matrix = run(stream, learner, recorder, start=recorder.position, matrix=matrix)
-    result = summarise(config, seed, matrix, files.evaluations()[-1], learner, recorder)
+    result = summarise(config, seed, matrix, files.evaluations(), learner, recorder)
     write_json(files.result_path, result)
     return result
 
@@ -207,10 +215,15 @@ def expert_records(learner: Learner) -> list[dict[str, Any]]:
 
 
 def summarise(
-    config: RunConfig, seed: int, matrix: AccuracyMatrix, last: dict[str, Any], learner: Learner, recorder: Recorder
+    config: RunConfig,
+    seed: int,
+    matrix: AccuracyMatrix,
+    evaluations: list[dict[str, Any]],
+    learner: Learner,
+    recorder: Recorder,
 ) -> dict[str, Any]:
     """The result of one seed."""
-    tasks = matrix.tasks
+    tasks, last = matrix.tasks, evaluations[-1]
     return {
         "seed": seed,
         "accuracy_matrix": matrix.rows,
@@ -224,6 +237,7 @@ def summarise(
         "calibration_error": sum(last["calibration_error"]) / tasks,
         "layers": last["layers"],
         "experts": expert_records(learner),
+        "generation": [record["generation"] for record in evaluations if record.get("generation")],
         "parameters": learner.parameters,
         "stored_bytes": tensor_bytes(learner.state_dict()),
         "steps": recorder.step,

@@ -1,0 +1,95 @@
+"""Scoring what a learner generates, and showing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from hvcl.generative.pictures import are_pictures, png, strip
+from hvcl.generative.scores import frechet_distance, inception_score
+from hvcl.generative.vae import Generated
+from hvcl.problem import Problem
+from hvcl.streams.tasks import TestSet
+
+SAMPLES = 2000
+"""Generated examples that the scores are measured on, and real ones that they are compared with."""
+
+SHOWN = 16
+"""Pictures in a row."""
+
+
+@runtime_checkable
+class Generates(Protocol):
+    """A learner that has a generator."""
+
+    problem: Problem
+
+    def generate(self, count: int, seed: int) -> tuple[Generated, Tensor | None]:
+        """Generated examples from a random state of their own; in Task-IL the heads to ask about them."""
+        ...
+
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """Inputs as the generator gives them back."""
+        ...
+
+    def features(self, x: Tensor) -> Tensor:
+        """The classifier's last hidden layer ``[B, units]``."""
+        ...
+
+    def predict(self, x: Tensor, task: Tensor | None = None) -> Tensor:
+        """Class probabilities."""
+        ...
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Of a learner's generator after a task."""
+
+    inception_score: float
+    """E_x[KL[p(y|x) || p(y)]] in bits."""
+    inception_bound: float
+    """H(p(y)) in bits: what the score is at most."""
+    frechet_distance: float
+    """Squared, between the classifier's features of generated and of real examples of the tasks seen."""
+    experts: list[float]
+    """Fraction of the generated examples that came from each expert of the latent mean."""
+    pictures: dict[str, bytes] = field(default_factory=dict)
+    """PNG files by name, each a row: originals, reconstructions, samples. Empty where inputs are no pictures."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers, as plain JSON values."""
+        return {name: value for name, value in vars(self).items() if name != "pictures"}
+
+
+def evaluate_generation(learner: Generates, tests: Sequence[TestSet], seen: int) -> Generation:
+    """Score a generator after `seen` tasks, on their test sets; always with the same random numbers."""
+    generated, task = learner.generate(SAMPLES, seed=seen)
+    real = _spread(tests[:seen], SAMPLES)
+    score = inception_score(learner.predict(generated.x.cpu(), None if task is None else task.cpu()))
+    counts = torch.bincount(generated.expert.cpu())
+    pictures = {}
+    if are_pictures(learner.problem.input_shape):
+        originals = _spread(tests[:seen], SHOWN)
+        rows = {"originals": originals, "reconstructions": learner.reconstruct(originals), "samples": generated.x[:SHOWN]}
+        pictures = {name: png(strip(row.cpu())) for name, row in rows.items()}
+    return Generation(
+        inception_score=score.score,
+        inception_bound=score.bound,
+        frechet_distance=frechet_distance(learner.features(generated.x), learner.features(real)),
+        experts=(counts.double() / counts.sum()).tolist(),
+        pictures=pictures,
+    )
+
+
+def _spread(tests: Sequence[TestSet], count: int) -> Tensor:
+    """At most `count` examples, as many of each test set, evenly spaced in it."""
+    parts = []
+    for number, test in enumerate(tests):
+        share = count // len(tests) + (number < count % len(tests))
+        positions = torch.linspace(0, len(test.examples) - 1, min(share, len(test.examples))).long()
+        parts.append(test.examples.take(positions)[0])
+    return torch.cat(parts)

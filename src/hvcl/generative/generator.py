@@ -1,0 +1,98 @@
+"""A VAE in training, and the VAEs of tasks that are over."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from hvcl.generative.vae import Generated, MoVEVAE
+from hvcl.layers import consolidate
+from hvcl.objective import Objective
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class Generator:
+    r"""A VAE with its optimiser, trained on the HVCL objective with the ELBO as utility.
+
+    For a batch of current examples followed by replayed ones, with weights w that sum to 1,
+
+        loss = - sum_i w_i ELBO(x_i) + (what the layers pay, see `Objective`).
+
+    Layers without priors pay nothing: then it is an ordinary VAE.
+
+    Args:
+        vae: a new VAE.
+        optimizer: of its parameters.
+        objective: the weights of the layers' terms.
+        separate: every task gets a VAE of its own, which starts from the one before it and is frozen when its task is over.
+            Nothing of it is forgotten and nothing of it needs replay; it grows by one VAE a task.
+    """
+
+    def __init__(self, vae: MoVEVAE, optimizer: torch.optim.Optimizer, objective: Objective, separate: bool = False) -> None:
+        self.vae, self.optimizer, self.objective, self.separate = vae, optimizer, objective, separate
+        self.past: list[MoVEVAE] = []
+        """One frozen VAE for each task that is over, if they are separate."""
+
+    def learn(
+        self, x: Tensor, weights: Tensor, condition: Tensor | None, new: int, num_data: int, progress: float
+    ) -> dict[str, float]:
+        """One step on a batch whose first `new` examples are the stream's; returns named terms."""
+        elbo = self.vae.elbo(x, condition)
+        utility = (weights * elbo.value).sum()
+        total, terms = self.objective(utility, self.vae, num_data, progress)
+        self.optimizer.zero_grad()
+        total.backward()
+        self.optimizer.step()
+        self.vae.prior.record(elbo.component, new)
+        named = {"elbo": terms.pop("utility"), "latent_kl": float((weights * elbo.divergence.detach()).sum())}
+        return named | {f"vae_{name}": value for name, value in terms.items()}
+
+    def end_task(self) -> None:
+        """Posteriors become priors; a VAE that is its task's own is kept as it is."""
+        if self.separate:
+            self.past.append(frozen(self.vae))
+            self.vae.prior.forget()
+        consolidate(self.vae)
+
+    def state_dict(self) -> dict[str, Any]:
+        """VAEs, optimiser, schedules."""
+        return {
+            "vae": dict(self.vae.state_dict()),
+            "past": [dict(vae.state_dict()) for vae in self.past],
+            "optimizer": self.optimizer.state_dict(),
+            "objective": self.objective.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.vae.load_state_dict(state["vae"])
+        self.past = [frozen(self.vae) for _ in state["past"]]
+        for vae, past in zip(self.past, state["past"], strict=True):
+            vae.load_state_dict(past)
+        optimizer = state["optimizer"]
+        # keys of the optimiser's state are parameter numbers, which JSON turns into strings
+        moments = {int(key): value for key, value in optimizer["state"].items()}
+        self.optimizer.load_state_dict({"state": moments, "param_groups": optimizer["param_groups"]})
+        self.objective.load_state_dict(state["objective"])
+
+
+def frozen(network: Network) -> Network:
+    """A copy in evaluation mode that does not learn."""
+    return copy.deepcopy(network).eval().requires_grad_(False)
+
+
+def sample_from(vaes: Sequence[MoVEVAE], count: int) -> tuple[Generated, Tensor]:
+    """`count` inputs from some VAEs, each in proportion to the examples it has seen, and the number of the VAE of each."""
+    if len(vaes) == 1:
+        return vaes[0].sample(count), torch.zeros(count, dtype=torch.long)
+    examples = torch.stack([vae.prior.examples.sum() for vae in vaes])
+    number = torch.multinomial(examples, count, replacement=True).sort()[0]
+    parts = [vae.sample(int(size)) for vae, size in zip(vaes, torch.bincount(number, minlength=len(vaes)), strict=True) if size]
+    x, expert, condition = (torch.cat(columns) for columns in zip(*parts, strict=True))
+    order = torch.randperm(count)
+    return Generated(x[order], expert[order], condition[order]), number[order]

@@ -1,0 +1,246 @@
+r"""What learners share that replay generated examples instead of stored ones.
+
+At a boundary the networks so far are held fast: a generator G of the tasks up to t - 1 and a classifier that labels what it
+generates. From then on every loss is
+
+    L = w * L(current batch) + (1 - w) * L(generated batch),         w the method's `share`,
+
+for the classifier and for the generator alike. No example of the data is kept.
+
+In Class-IL and Domain-IL the labelling classifier answers among the labels that occurred before the boundary; in Task-IL every
+generated example is asked about one head among those seen, drawn at random (or the head of its class, if the generator is told
+classes). Task-free streams tell no boundaries: then a generative gate finds them (`BoundaryFinder`), and a conditional generator
+tells labels apart, not tasks, for their number is not known.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hvcl.errors import InputError
+from hvcl.generative import Generated, LikelihoodName, MoVEVAE, sample_from
+from hvcl.learners.base import State
+from hvcl.learners.boundaries import BoundaryFinder
+from hvcl.learners.gradient import GradientConfig, GradientLearner
+from hvcl.learners.random import RandomState
+from hvcl.problem import Problem
+
+
+@dataclass(frozen=True)
+class GenerativeConfig(GradientConfig):
+    """The generator beside the network, whose hidden layers and channels it shares in number and size."""
+
+    latent: int = 64
+    """Dimensions of the VAE's latent variable."""
+    likelihood: LikelihoodName = "bce"
+    """What the VAE takes inputs for: bce (pixels in [0, 1]), logistic (discretised, for photographs), gaussian (any numbers)."""
+    conditional: bool = False
+    """Tell the generator classes: each (task, label) has a latent Gaussian of its own, and is replayed in its proportion."""
+
+
+class Replayed(NamedTuple):
+    """Generated examples to learn from again."""
+
+    x: Tensor
+    targets: Tensor
+    """Class probabilities ``[n, outputs]``."""
+    task: Tensor | None
+    """Task-IL: whose head each is asked."""
+    condition: Tensor
+    """What the generator was asked for."""
+
+
+class GenerativeReplay(GradientLearner):
+    """Replays what a generator makes, labelled by the network of the last boundary."""
+
+    config: GenerativeConfig
+
+    def __init__(self, problem: Problem, config: GenerativeConfig, seed: int) -> None:
+        super().__init__(problem, config, seed)
+        self.finished = 0
+        """Tasks that are over."""
+        self.seen = torch.zeros(problem.outputs, dtype=torch.bool, device=self.device)
+        """Labels that have occurred."""
+        self.known = self.seen.clone()
+        """Labels that had occurred at the last boundary."""
+        self.heads = torch.zeros(0, dtype=torch.long)
+        """Task-IL: tasks that had occurred at the last boundary."""
+        self._tasks_seen: set[int] = set()
+        self.replayed: Replayed | None = None
+        """What goes with the current batch."""
+        self.finder = BoundaryFinder(problem.input_shape, seed) if problem.task_examples is None else None
+        """Finds the boundaries that are not told."""
+
+    # -- what a method says ----------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def share(self) -> float:
+        """w, the weight of the current batch."""
+
+    @abstractmethod
+    def vaes(self) -> Sequence[MoVEVAE]:
+        """What generates all that was learned up to now."""
+
+    @abstractmethod
+    def remember(self) -> None:
+        """A boundary: hold fast what will be replayed."""
+
+    @abstractmethod
+    def draw(self, count: int) -> Replayed | None:
+        """Generated examples of past tasks; None before the first boundary."""
+
+    def train_generator(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """One step of the generator, if it is not a part of the network; returns named terms."""
+        return {}
+
+    def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
+        """What the labelling classifier's answers are turned into: by default probabilities."""
+        return logits.softmax(1)
+
+    def replay_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy between targets and answers; outputs that no target speaks of may be minus infinity."""
+        return -(targets * logits.log_softmax(1).masked_fill(targets == 0, 0.0)).sum(1).mean()
+
+    # -- learning --------------------------------------------------------------------------------------------------------------
+
+    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+        """One step on the batch and as many generated examples; before it, on a task-free stream, a look for a boundary."""
+        self.check_batch(x, y, task)
+        self.vaes()[0].check(x)
+        if self.finder is not None and self.finder.crossed(x, y, task):
+            self.end_task()
+        with self.random.active():
+            self.replayed = self.draw(len(x))
+        terms = super().observe(x, y, task)
+        with self.random.active():
+            terms |= self.train_generator(x.to(self.device), y.to(self.device))
+        self.replayed = None
+        self.seen[y.to(self.device)] = True
+        if task is not None:
+            self._tasks_seen.update(task.unique().tolist())
+        return terms
+
+    def cross_entropy(self, x: Tensor, y: Tensor, task: Tensor | None) -> Tensor:
+        """w * cross-entropy of the batch + (1 - w) * cross-entropy of what is replayed, in one forward pass."""
+        if self.replayed is None:
+            return super().cross_entropy(x, y, task)
+        tasks = None if task is None or self.replayed.task is None else torch.cat([task.to(self.device), self.replayed.task])
+        logits = self.logits(torch.cat([x, self.replayed.x]), tasks)
+        return self.blend(F.cross_entropy(logits[: len(x)], y), self.replay_loss(logits[len(x) :], self.replayed.targets))
+
+    def blend(self, current: Tensor, replayed: Tensor) -> Tensor:
+        """w * current + (1 - w) * replayed."""
+        return self.share * current + (1 - self.share) * replayed
+
+    def with_replay(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Inputs for the generator, current ones first; their weights, which sum to 1; their conditions."""
+        condition = self.condition(y)
+        weights = x.new_full((len(x),), 1 / len(x))
+        if self.replayed is None:
+            return x, weights, condition
+        old = self.replayed
+        rest = x.new_full((len(old.x),), (1 - self.share) / len(old.x))
+        conditions = None if condition is None else torch.cat([condition, old.condition])
+        return torch.cat([x, old.x]), torch.cat([self.share * weights, rest]), conditions
+
+    def end_task(self) -> None:
+        """Hold fast what will be replayed, if there is anything yet."""
+        super().end_task()
+        if not bool(self.seen.any()):
+            return
+        self.finished += 1
+        self.known = self.seen.clone()
+        self.heads = torch.tensor(sorted(self._tasks_seen), dtype=torch.long)
+        with self.random.active():
+            self.remember()
+
+    # -- conditions ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def tasks_apart(self) -> int:
+        """Tasks that one VAE tells apart: with boundaries (task, label) is what a class is in training."""
+        return len(self.problem.task_examples) if self.problem.task_examples else 1
+
+    @property
+    def conditions(self) -> int:
+        """What one VAE can be asked for."""
+        return self.tasks_apart * self.problem.outputs if self.config.conditional else 1
+
+    def condition(self, y: Tensor) -> Tensor | None:
+        """What examples of the current task are to the generator."""
+        if not self.config.conditional:
+            return None
+        return min(self.finished, self.tasks_apart - 1) * self.problem.outputs + y
+
+    # -- generating ------------------------------------------------------------------------------------------------------------
+
+    def make_replay(self, count: int, network: nn.Module, vaes: Sequence[MoVEVAE]) -> Replayed:
+        """`count` examples from some VAEs, labelled by a network in evaluation mode."""
+        with torch.no_grad():
+            generated, _ = sample_from(vaes, count)
+            task = self._heads_for(generated, self.heads)
+            logits = self.masked(network(generated.x), task)
+            if task is None:
+                logits = logits.masked_fill(~self.known, -torch.inf)
+            return Replayed(generated.x, self.targets(logits, generated.condition), task, generated.condition)
+
+    def _heads_for(self, generated: Generated, heads: Tensor) -> Tensor | None:
+        """Task-IL: the head of the class that was asked for, else one of `heads`."""
+        if self._heads is None:
+            return None
+        if self.config.conditional:
+            return self._heads[:, generated.condition % self.problem.outputs].float().argmax(0)
+        return heads[torch.randint(len(heads), (len(generated.x),))].to(self.device)
+
+    @torch.no_grad()
+    def generate(self, count: int, seed: int) -> tuple[Generated, Tensor | None]:
+        """What the generator makes now, from a random state of its own; in Task-IL with heads to ask about it."""
+        with RandomState(seed).active():
+            generated, _ = sample_from(self.vaes(), count)
+            return generated, self._heads_for(generated, torch.tensor(sorted(self._tasks_seen)))
+
+    @torch.no_grad()
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """Each input as the generator gives it back; where there are several VAEs, the one that does it best."""
+        self.check_inputs(x, None if self._heads is None else torch.zeros(len(x), dtype=torch.long))
+        x = x.to(self.device)
+        answers = torch.stack([vae.reconstruct(x) for vae in self.vaes()])
+        errors = (answers - x).flatten(2).square().sum(2)
+        return answers[errors.argmin(0), torch.arange(len(x), device=self.device)].cpu()
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        """The classifier's last hidden layer ``[B, units]``, in evaluation mode."""
+        if not isinstance(self.network, nn.Sequential):
+            raise InputError("features are those before the last layer: override `features` for a network that is no sequence")
+        self.network.eval()
+        try:
+            hidden: Tensor = self.network[:-1](x.to(self.device))
+            return hidden.cpu()
+        finally:
+            self.network.train()
+
+    # -- state -----------------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> State:
+        """As any network's, and what was seen."""
+        own = {"finished": self.finished, "seen": self.seen, "known": self.known, "heads": self.heads}
+        finder = None if self.finder is None else self.finder.state_dict()
+        return super().state_dict() | own | {"tasks_seen": sorted(self._tasks_seen), "finder": finder}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from `state`."""
+        super().load_state_dict(state)
+        if self.finder is not None:
+            self.finder.load_state_dict(state["finder"])
+        self.finished = int(state["finished"])
+        self.seen, self.known = (state[name].to(self.device, copy=True) for name in ("seen", "known"))
+        self.heads, self._tasks_seen = state["heads"].clone(), {int(task) for task in state["tasks_seen"]}

@@ -1,0 +1,174 @@
+r"""Hierarchical variational continual learning with generative replay (Hihn & Braun, 2022, generative continual learning).
+
+A classifier and a VAE, both of MoVE layers, each trained on the HVCL objective: the classifier's utility is the log-likelihood,
+the VAE's the ELBO. At a boundary every posterior becomes the prior, the VAE generates 10,000 inputs, and the classifier labels
+them with its probabilities. Until the next boundary both train on
+
+    1/2 mean loss(current batch) + 1/2 mean loss(generated batch).
+
+The generated examples take the place of stored ones: no data are kept. `conditional`, `separate` and `labels="hard"` go beyond
+the paper: a latent Gaussian for each (task, label); a VAE for each task, as a growing mixture has experts, of which nothing is
+forgotten; the classifier's first choice (or the class that was asked for) as label.
+
+Deviates from the paper as `hvcl` does. Its latent prior with several experts is a learned mixture (see `LatentPrior`), where the
+paper trains with N(0, I) and does not say how it draws from a mixture. On a task-free stream the boundaries are those that a
+generative gate finds (`hvcl.learners.boundaries`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hvcl.errors import InputError, RunError
+from hvcl.generative import Generator, MoVEVAE, move_layers
+from hvcl.learners.base import State
+from hvcl.learners.generative import GenerativeConfig, GenerativeReplay, Replayed
+from hvcl.learners.gradient import Terms
+from hvcl.learners.hvcl import HVCL, HVCLConfig
+from hvcl.learners.registry import register
+from hvcl.objective import Objective
+from hvcl.optim import VariationalAdam
+from hvcl.problem import Problem
+
+
+@dataclass(frozen=True)
+class HVCLReplayConfig(GenerativeConfig, HVCLConfig):
+    """Classifier and VAE of MoVE layers."""
+
+    generated: int = 10_000
+    """Examples that are generated at a boundary and replayed until the next."""
+    labels: Literal["soft", "hard"] = "soft"
+    """What the classifier says about them: its probabilities, or its first choice (the class asked for, if conditional)."""
+    separate: bool = False
+    """A VAE for each task, which starts from the one before: nothing is forgotten of it, and there is one more with each task."""
+    vae_experts: int = 1
+    """Experts in every layer of the VAE but the latent's."""
+    latent_experts: int = 1
+    """Experts of the latent mean: components of the mixture that z comes from."""
+    vae_beta_expert: float = 0.01
+    """beta2 of the VAE, weight of its experts' KL."""
+    vae_learning_rate: float = 1e-3
+    """Step size of the VAE's Adam."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.generated < 1:
+            raise InputError(f"generated must be at least 1, got {self.generated}")
+        if not self.vae_learning_rate > 0:
+            raise InputError(f"vae_learning_rate must be positive, got {self.vae_learning_rate}")
+
+
+@register("hvcl-replay", HVCLReplayConfig)
+class HVCLReplay(GenerativeReplay, HVCL):
+    """Hierarchical variational continual learning with replay from a VAE of MoVE layers."""
+
+    config: HVCLReplayConfig
+
+    def __init__(self, problem: Problem, config: HVCLReplayConfig, seed: int) -> None:
+        super().__init__(problem, config, seed)
+        with self.random.active():
+            vae = self._new_vae()
+        self.generator = Generator(vae, VariationalAdam(vae, lr=config.vae_learning_rate), self._vae_objective(), config.separate)
+        self.pool: Replayed | None = None
+        """What was generated at the last boundary."""
+        self._progress = 0.0
+
+    def _new_vae(self) -> MoVEVAE:
+        config = self.config
+        options = self.move_options()
+        # one expert an example, the gate's first choice: else it would not be known which one a latent mean came from
+        options.update({"top_k": 1, "routing": "argmax"})
+        vae = MoVEVAE(
+            self.problem.input_shape,
+            move_layers(config.vae_experts, config.latent_experts, options),
+            latent=config.latent,
+            hidden=config.hidden,
+            channels=config.channels,
+            likelihood=config.likelihood,
+            conditions=self.conditions,
+        )
+        return vae.to(self.device)
+
+    def _vae_objective(self) -> Objective:
+        config = self.config
+        return Objective(
+            gate_kl=self._schedule(config.beta_gate),
+            expert_kl=self._schedule(config.vae_beta_expert),
+            conditional_entropy=config.conditional_entropy,
+            marginal_entropy=config.marginal_entropy,
+            diversity=config.diversity,
+        )
+
+    @property
+    def tasks_apart(self) -> int:
+        """A VAE of one task has nothing to tell apart."""
+        return 1 if self.config.separate else super().tasks_apart
+
+    @property
+    def share(self) -> float:
+        """One half."""
+        return 0.5
+
+    def vaes(self) -> Sequence[MoVEVAE]:
+        """The VAE; if they are separate, those of the tasks that are over, and the current one if it has begun to learn."""
+        current, past = self.generator.vae, self.generator.past
+        return [*past, current] if not past or bool(current.prior.examples.sum() > 0) else past
+
+    def remember(self) -> None:
+        """Generate and label."""
+        self.generator.end_task()
+        self.network.eval()
+        self.pool = self.make_replay(self.config.generated, self.network, self.vaes())
+        self.network.train()
+
+    def draw(self, count: int) -> Replayed | None:
+        """Any of those that were generated at the boundary."""
+        if self.pool is None:
+            return None
+        rows = torch.randint(len(self.pool.x), (count,), device=self.device)
+        return Replayed(*(None if column is None else column[rows] for column in self.pool))  # type: ignore[arg-type]
+
+    def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
+        """Probabilities, or a label."""
+        if self.config.labels == "soft":
+            return super().targets(logits, condition)
+        label = condition % self.problem.outputs if self.config.conditional else logits.argmax(1)
+        return F.one_hot(label, self.problem.outputs).to(logits)
+
+    def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
+        """The classifier's objective; the VAE's is at the same place of its schedules."""
+        self._progress = self.progress
+        return super().loss(x, y, task)
+
+    def train_generator(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """The VAE's step, on the same examples; a VAE of this task alone has no past to replay."""
+        if self.config.separate:
+            self.replayed = None
+        inputs, weights, condition = self.with_replay(x, y)
+        return self.generator.learn(inputs, weights, condition, len(x), self.task_examples, self._progress)
+
+    def state_dict(self) -> State:
+        """Both networks with posteriors, priors and gates, and what was generated."""
+        pool = None if self.pool is None else {name: value for name, value in self.pool._asdict().items() if value is not None}
+        return super().state_dict() | {"generator": self.generator.state_dict(), "pool": pool}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from `state`."""
+        super().load_state_dict(state)
+        try:
+            self.generator.load_state_dict(state["generator"])
+            pool = state["pool"]
+            self.pool = None
+            if pool is not None:
+                x, targets, condition = (pool[name].to(self.device, copy=True) for name in ("x", "targets", "condition"))
+                task = pool.get("task")
+                self.pool = Replayed(x, targets, None if task is None else task.to(self.device, copy=True), condition)
+        except (KeyError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise RunError(f"the saved state does not fit this learner ({reason}): was it made with other settings?") from None

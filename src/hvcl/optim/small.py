@@ -1,0 +1,59 @@
+"""Adam for small plain networks, where torch's own spends more time on bookkeeping than on numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class SmallAdam:
+    """The numbers of ``torch.optim.Adam(parameters, lr, fused=True)``, by one call a step and without hooks, groups or closures.
+
+    Every parameter must have a gradient when `step` is called.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
+        self.parameters: list[Tensor] = [*parameters]
+        self.lr = lr
+        self._first: list[Tensor] = [torch.zeros_like(p) for p in parameters]
+        self._second: list[Tensor] = [torch.zeros_like(p) for p in parameters]
+        self._count = torch.zeros(())
+        self._counts = [self._count] * len(parameters)
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step of Adam."""
+        self._count += 1
+        torch._fused_adam_(
+            self.parameters,
+            [p.grad for p in self.parameters if p.grad is not None],
+            self._first,
+            self._second,
+            [],
+            self._counts,
+            lr=self.lr,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments and the number of steps."""
+        return {"first": self._first, "second": self._second, "count": self._count}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from `state_dict`."""
+        for mine, theirs in ((self._first, state_dict["first"]), (self._second, state_dict["second"])):
+            for tensor, saved in zip(mine, theirs, strict=True):
+                tensor.copy_(saved)
+        self._count.copy_(state_dict["count"])

@@ -1,0 +1,33 @@
+"""Continual reinforcement learning: chains of tasks, SAC and PPO, methods against forgetting, scores."""
+
+from hvcl.rl.agent import Agent
+from hvcl.rl.environments import Padded, Sequence, Task
+from hvcl.rl.evaluation import evaluate
+from hvcl.rl.loop import Protocol, run
+from hvcl.rl.methods import create, known_methods
+from hvcl.rl.ppo import PPO, PPOConfig
+from hvcl.rl.replay import PrioritizedReplay, Transitions
+from hvcl.rl.sac import SAC, SACConfig
+from hvcl.rl.sequences import SEQUENCES, sequence
+from hvcl.rl.sum_tree import SumTree
+
+__all__ = [
+    "PPO",
+    "SAC",
+    "SEQUENCES",
+    "Agent",
+    "PPOConfig",
+    "Padded",
+    "PrioritizedReplay",
+    "Protocol",
+    "SACConfig",
+    "Sequence",
+    "SumTree",
+    "Task",
+    "Transitions",
+    "create",
+    "evaluate",
+    "known_methods",
+    "run",
+    "sequence",
+]

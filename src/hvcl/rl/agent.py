@@ -1,0 +1,112 @@
+"""The interface that every agent implements, whatever its algorithm and method."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from hvcl.errors import InputError, RunError
+from hvcl.rl.environments import Array, Sequence
+from hvcl.rl.part import Terms
+from hvcl.rl.replay import Transitions
+from hvcl.runs.state import load_state, save_state
+
+if TYPE_CHECKING:
+    from hvcl.rl.loop import Stage
+
+State = dict[str, Any]
+
+
+class Agent(ABC):
+    """Acts, learns from what happens, and is told when a task begins and ends.
+
+    It knows no environment and no file format of a run. All that it remembers is in its `state_dict`: an agent that loads it goes
+    on bit-identically.
+
+    Args:
+        observations: D, the length of an observation.
+        actions: A, the number of actions; they lie in [-1, 1].
+        seed: of everything random.
+    """
+
+    all_tasks_at_once: ClassVar[bool] = False
+    """Upper bounds only: every step is taken in all tasks."""
+
+    def __init__(self, observations: int, actions: int, seed: int) -> None:
+        if observations < 1 or actions < 1:
+            raise InputError(f"observations and actions must be at least 1, got {observations} and {actions}")
+        self.observations, self.actions, self.seed = observations, actions, seed
+
+    @abstractmethod
+    def act(self, observations: Array) -> Array:
+        """Actions ``[n, A]`` for observations ``[n, D]``, with whatever is tried out in learning."""
+
+    @abstractmethod
+    def observe(self, transitions: Transitions) -> Terms:
+        """Learn from what one step has led to; the named terms of the loss, empty if nothing was learned in this step."""
+
+    @abstractmethod
+    def predict(self, observations: Array, task: int | None = None) -> Array:
+        """Actions ``[n, A]`` for observations ``[n, D]``, with nothing tried out. Leaves the agent as it was.
+
+        Agents with a head for every task need `task`; the others do not look at it.
+        """
+
+    def on_task_start(self, task: int, steps: int) -> None:
+        """Task number `task` begins, for so many steps. Task-free agents do not look at it."""
+
+    def on_task_end(self) -> None:
+        """The task is over."""
+
+    def learn(self, tasks: Sequence, steps: int, environments: int = 1) -> list[Stage]:
+        """Learn tasks one after another, so many steps each; what each brought, with an evaluation of all seen so far.
+
+        For evaluations in between, hooks and resuming there is `hvcl.rl.run`.
+        """
+        from hvcl.rl.loop import Protocol, run
+
+        stages: list[Stage] = []
+        protocol = Protocol(steps=steps, environments=environments, evaluate_every=steps * len(tasks.tasks))
+        run(tasks, self, protocol, self.seed, on_stage=lambda stage, _: stages.append(stage))
+        return stages
+
+    @property
+    @abstractmethod
+    def parameters(self) -> int:
+        """Number of learned numbers that actions depend on."""
+
+    @abstractmethod
+    def state_dict(self) -> State:
+        """All of it: networks, optimisers, replay, random states."""
+
+    @abstractmethod
+    def load_state_dict(self, state: State) -> None:
+        """Go on from `state`."""
+
+    def usage(self, observations: Array) -> dict[str, list[float]]:
+        """For every layer that has experts, the share of these observations that each of them answers for; empty without."""
+        return {}
+
+    def save(self, path: Path) -> None:
+        """Write all of it as `path` (JSON) and a tensor file beside it."""
+        save_state(path, self.state_dict())
+
+    def load(self, path: Path) -> None:
+        """Go on from what `save` wrote; the agent must have been made with the same settings."""
+        try:
+            self.load_state_dict(load_state(path))
+        except (KeyError, RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise RunError(f"{path} does not fit this agent ({reason}): was it made with other settings?") from None
+
+    def check(self, observations: Array) -> Array:
+        """The observations as float32, or an `InputError` for what does not fit."""
+        array: Array = np.asarray(observations, np.float32)
+        if array.ndim != 2 or array.shape[1] != self.observations:
+            raise InputError(f"observations must have shape (n, {self.observations}), got {array.shape}")
+        if not np.isfinite(array).all():
+            raise InputError("observations must be finite numbers")
+        return array

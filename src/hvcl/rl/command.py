@@ -1,0 +1,85 @@
+"""hvcl rl run, list, report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hvcl.cli import EXIT_INTERRUPTED, parse_seeds, print_settings, settings_of
+from hvcl.errors import InputError
+from hvcl.rl.loop import Protocol
+from hvcl.rl.methods import known_methods, method
+from hvcl.rl.report import write_rl_report
+from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl
+from hvcl.rl.sequences import SEQUENCES, sequence
+from hvcl.runs.engine import Job, run_seeds
+from hvcl.runs.record import InterruptedRun
+
+
+def run_command(known: argparse.Namespace, rest: list[str]) -> int:
+    """hvcl rl: returns the exit code."""
+    if known.action == "list":
+        return _list(known.json)
+    if known.action == "report":
+        folders = [Path(word) for word in rest]
+        if not folders or any(word.startswith("--") for word in rest):
+            raise InputError("which runs? hvcl rl report DIR... [--out FILE] [--frames]")
+        print(f"report: {write_rl_report(folders, known.out or folders[0] / 'report.html', known.frames)}")
+        return 0
+    return _run(known, rest)
+
+
+def _list(as_json: bool) -> int:
+    sequences = {name: text for name, (_, text) in SEQUENCES.items()}
+    methods = {name: found.description for name, found in sorted(known_methods().items())}
+    if as_json:
+        print(json.dumps({"sequences": sequences, "methods": methods}))
+        return 0
+    for title, entries in (("sequences", sequences), ("methods", methods)):
+        print(f"{title}:")
+        for name, description in entries.items():
+            print(f"  {name:<16} {description}")
+    return 0
+
+
+def _run(known: argparse.Namespace, rest: list[str]) -> int:
+    config_class = method(known.method).config
+    if known.help:
+        print("usage: hvcl rl run --sequence S --method M [--steps N] [--seeds 1,2] [--out DIR] [--resume] [--force] [settings]")
+        print_settings(("protocol", f"method {known.method}"), (Protocol, config_class))
+        return 0
+    if known.workers is not None and known.workers < 1:
+        raise InputError(f"--workers must be at least 1, got {known.workers}")
+    protocol, agent = settings_of(rest, Protocol, config_class)
+    config = RLConfig.make(known.sequence, known.method, parse_seeds(known.seeds), protocol, agent)
+    tasks = sequence(config.sequence)  # what is missing is noticed before anything is written
+    config.make_agent(tasks, config.seeds[0])
+    out = known.out or Path("runs") / f"rl-{config.sequence}-{config.method}"
+    RLRunFolder(out).prepare(config, {"task_names": [t.name for t in tasks.tasks]}, resume=known.resume, force=known.force)
+    jobs = [Job(out, seed, f"{config.method} seed {seed}") for seed in config.seeds]
+    try:
+        results = run_seeds(jobs, Console(stderr=True), known.workers, worker=execute_rl)
+    except InterruptedRun:
+        print("hvcl: interrupted: go on from the last evaluation with the same command and --resume", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    if known.json:
+        print(json.dumps({"sequence": config.sequence, "method": config.method, "results": results, "out": str(out)}))
+    else:
+        _print_table(results)
+        print(f"run folder: {out}   report: hvcl rl report {out}")
+    return 0
+
+
+def _print_table(results: list[dict[str, Any]]) -> None:
+    table = Table("seed", "J", "average performance", "forgetting", *results[0]["task_names"])
+    for result in results:
+        returns = [f"{value:.0f}" for value in result["returns_at_the_end"]]
+        scores = [result["cumulative_reward"], result["average_performance"], result["forgetting"]]
+        table.add_row(str(result["seed"]), *("-" if score is None else f"{score:.3f}" for score in scores), *returns)
+    Console(width=None if Console().is_terminal else 140).print(table)

@@ -1,0 +1,76 @@
+"""The paper's own rivals: EWC and UCL on PPO, with a head for every task (which must be told, in acting too)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from hvcl.errors import InputError
+from hvcl.layers import MoVELinear
+from hvcl.learners.ucl import node_options, shrink_means
+from hvcl.rl.methods.ewc import EWCPart
+from hvcl.rl.methods.registry import register
+from hvcl.rl.methods.ucl import UCLPart
+from hvcl.rl.networks import network_of
+from hvcl.rl.part import Part
+from hvcl.rl.ppo import PPO, PPOConfig
+
+
+@dataclass(frozen=True)
+class EWCPPOConfig(PPOConfig):
+    """PPO with elastic weight consolidation."""
+
+    strength: float = 10.0
+    """Weight of the penalty: too small forgets, too large cannot learn."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.strength >= 0:
+            raise InputError(f"strength must be at least 0, got {self.strength}")
+
+
+@register("ewc-ppo", EWCPPOConfig)
+class EWCPPO(PPO):
+    """PPO with a head for every task and elastic weight consolidation; the task is told."""
+
+    config: EWCPPOConfig
+
+    def make_part(self, inputs: int, outputs: int) -> Part:
+        """Plain networks that hold what was important; heads of other tasks have no Fisher information."""
+        return EWCPart(super().make_part(inputs, outputs).network, self.config.learning_rate, self.config.strength)
+
+
+@dataclass(frozen=True)
+class UCLPPOConfig(PPOConfig):
+    """PPO with uncertainty-based continual learning."""
+
+    ratio: float = 0.02
+    """Share of sigma^2 in the He variance at the start; the means have the rest."""
+    alpha: float = 0.01
+    """Weight of the first term in the first task."""
+    beta: float = 0.03
+    """Weight of the term on sigma."""
+    strength: float = 1.0
+    """Weight of the first two terms from the second task on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.ratio < 1 or min(self.alpha, self.beta, self.strength) < 0:
+            raise InputError("ratio must lie between 0 and 1, and alpha, beta and strength be at least 0")
+
+
+@register("ucl-ppo", UCLPPOConfig)
+class UCLPPO(PPO):
+    """PPO with a plain head for every task and a trunk under uncertainty-based continual learning; the task is told."""
+
+    config: UCLPPOConfig
+
+    def make_part(self, inputs: int, outputs: int) -> Part:
+        """A trunk with a sigma per node, and plain heads, which are not held."""
+        config = self.config
+        network = network_of(inputs, outputs, config.hidden, partial(MoVELinear, experts=1, **node_options(config.ratio)))
+        shrink_means(network, config.ratio)
+        network.set_submodule("head", nn.Linear(config.hidden[-1], outputs))
+        return UCLPart(network, config, config.batch_size)

@@ -1,0 +1,77 @@
+"""Chains of tasks by name: `classic`, `bullet`, `mujoco`."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from hvcl.errors import InputError, UnknownNameError
+from hvcl.rl.bullet import make_bullet
+from hvcl.rl.classic import make_cartpole, make_pendulum, make_reach
+from hvcl.rl.environments import Sequence, Task
+
+
+def make_mujoco(name: str) -> gymnasium.Env[Any, Any]:
+    """A MuJoCo task, version 5; `InputError` if MuJoCo is not installed."""
+    if importlib.util.find_spec("mujoco") is None:
+        raise InputError(f"{name} needs MuJoCo: install it with pip install 'hvcl[mujoco]'")
+    return gymnasium.make(f"{name}-v5", **MUJOCO[name])
+
+
+MUJOCO: dict[str, dict[str, Any]] = {
+    "Walker2d": {},
+    "HalfCheetah": {},
+    "Ant": {"include_cfrc_ext_in_observation": False},  # 27 numbers, as many as the paper's chain has within one
+    "InvertedDoublePendulum": {},
+    "Hopper": {},
+}
+
+
+def _classic() -> tuple[Task, ...]:
+    return (
+        Task("Reach", make_reach, low=0.0, high=45.0),
+        Task("Pendulum", make_pendulum, low=122.0, high=190.0),
+        Task("CartPole", make_cartpole, low=20.0, high=200.0),
+    )
+
+
+def _bullet() -> tuple[Task, ...]:
+    # low: about the mean return of random actions; high: about what a good SAC reaches in a million steps
+    scales = {
+        "Walker2D": (16.0, 2200.0),
+        "HalfCheetah": (-1250.0, 2800.0),
+        "Ant": (370.0, 3100.0),
+        "InvertedDoublePendulum": (330.0, 9350.0),
+        "Hopper": (18.0, 2600.0),
+    }
+    return tuple(Task(name, partial(make_bullet, name), *scale) for name, scale in scales.items())
+
+
+def _mujoco() -> tuple[Task, ...]:
+    scales = {
+        "Walker2d": (2.0, 4200.0),
+        "HalfCheetah": (-280.0, 9500.0),
+        "Ant": (-50.0, 4500.0),
+        "InvertedDoublePendulum": (55.0, 9350.0),
+        "Hopper": (18.0, 2300.0),
+    }
+    return tuple(Task(name, partial(make_mujoco, name), *scale) for name, scale in scales.items())
+
+
+SEQUENCES: dict[str, tuple[Callable[[], tuple[Task, ...]], str]] = {
+    "classic": (_classic, "point mass, pendulum, cart-pole: small, needs gymnasium alone"),
+    "bullet": (_bullet, "Walker2D, HalfCheetah, Ant, InvertedDoublePendulum, Hopper of PyBullet: the paper's chain"),
+    "mujoco": (_mujoco, "the same five in MuJoCo, version 5, padded to 27 and 8"),
+}
+"""Every named chain, with one line about it."""
+
+
+def sequence(name: str) -> Sequence:
+    """The chain called `name`."""
+    if name not in SEQUENCES:
+        raise UnknownNameError("sequence", name, SEQUENCES)
+    return Sequence(name, SEQUENCES[name][0]())

@@ -1,0 +1,49 @@
+"""The experiment's script: figures in one file, seeds that are done not run again."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from hvcl.runs import RunConfig
+
+SCRIPT = Path(__file__).resolve().parents[2] / "experiments" / "generative.py"
+
+
+@pytest.fixture
+def script(monkeypatch, tmp_path):
+    spec = importlib.util.spec_from_file_location("experiments_generative", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    class Small:
+        @staticmethod
+        def make(benchmark, method, seeds, stream, learner):
+            small = {"hidden": (4,), "latent": 2, "generated": 20}
+            return RunConfig.make(benchmark, method, seeds, stream | {"epochs": 1, "batch_size": 256}, small | learner)
+
+    monkeypatch.setattr(module, "RunConfig", Small)
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
+    return module
+
+
+def test_figures_are_written_once_and_seeds_are_not_run_again(script, tmp_path, monkeypatch):
+    arguments = ("split-digits", "hvcl-replay", (1,), tmp_path / "runs", "best", "domain")
+    script.one(*arguments, {})
+    path = tmp_path / "results" / "split-digits-domain-hvcl-replay.json"
+    written = json.loads(path.read_text())
+    assert written["seeds"] == [1]
+    assert written["memory"] == "none"
+    assert [len(result["generation"]) for result in written["results"]] == [5]
+    monkeypatch.setattr("hvcl.runs.record.run", None)  # nothing is learned again
+    script.one(*arguments, {})
+    assert json.loads(path.read_text()) == written
+
+
+def test_the_papers_variant_goes_elsewhere_and_held_out_data_nowhere(script, tmp_path):
+    script.one("split-digits", "hvcl-replay", (1,), tmp_path / "runs", "paper", "domain", {})
+    found = json.loads((tmp_path / "results" / "generative" / "paper" / "split-digits-domain-hvcl-replay.json").read_text())
+    assert (found["learner"]["separate"], found["learner"]["conditional"]) == (False, False)
+    script.one("split-digits", "hvcl-replay", (1,), tmp_path / "held-out", "best", "domain", {"validation": 0.2})
+    assert not list((tmp_path / "results").glob("*.json"))

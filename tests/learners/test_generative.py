@@ -1,0 +1,240 @@
+"""What the learners share that replay generated examples."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from hvcl.errors import InputError
+from hvcl.evaluation import Generates
+from hvcl.learners import create
+from hvcl.learners.generative import Replayed
+from hvcl.problem import Problem
+
+METHODS = ["dgr", "dgr-distill", "rtf", "hvcl-replay"]
+SMALL = {"hidden": (16,), "learning_rate": 0.02, "latent": 4, "likelihood": "gaussian"}
+
+
+def problem(tasks=2, outputs=2):
+    return Problem((3,), outputs, None, (40,) * tasks, (4,) * tasks)
+
+
+def batch(seed=0, n=8):
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 3, generator=random), torch.arange(n) % 2
+
+
+def after_a_task(name, steps=3, **settings):
+    learner = create(name, problem(), seed=1, **SMALL, **settings)
+    for step in range(steps):
+        learner.observe(*batch(step))
+    learner.end_task()
+    return learner
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_is_replayed_before_the_first_boundary(name):
+    learner = create(name, problem(), seed=1, **SMALL)
+    learner.observe(*batch())
+    assert learner.draw(5) is None
+    assert learner.memory == "none"
+    assert isinstance(learner, Generates)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_boundary_before_any_example_leaves_nothing_to_replay(name):
+    learner = create(name, problem(), seed=1, **SMALL, conditional=True)
+    learner.end_task()
+    assert learner.draw(3) is None
+    assert math.isfinite(learner.observe(*batch())["loss"])
+
+
+@pytest.mark.parametrize(("name", "share"), [("dgr", 1 / 3), ("dgr-distill", 1 / 3), ("rtf", 1 / 3), ("hvcl-replay", 0.5)])
+def test_weight_of_the_current_batch_in_the_third_task(name, share):
+    learner = after_a_task(name)
+    learner.end_task()
+    assert learner.share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("name", "temperature"), [("dgr", 1.0), ("dgr-distill", 2.0), ("hvcl-replay", 1.0)])
+def test_the_loss_is_the_weighted_sum_of_both_parts(name, temperature):
+    """Against a computation by hand, with the network's outputs known."""
+    learner = after_a_task(name)
+    x, y = batch(5, n=2)
+    targets = torch.tensor([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]])
+    outputs = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 2.0], [3.0, 0.0], [0.0, 0.0]])
+    learner.replayed = Replayed(torch.zeros(3, 3), targets, None, torch.zeros(3, dtype=torch.long))
+    learner.logits = lambda inputs, task: outputs[: len(inputs)]
+    current = (math.log(1 + math.exp(-1)) + math.log(2)) / 2  # labels 0 and 1
+
+    def cross_entropy(p, z):
+        z = z / temperature
+        normaliser = math.log(sum(math.exp(v) for v in z))
+        return -sum(q * (v - normaliser) for q, v in zip(p, z.tolist(), strict=True))
+
+    old = sum(cross_entropy(p, z) for p, z in zip(targets.tolist(), outputs[2:], strict=True)) / 3 * temperature**2
+    assert learner.share == 0.5
+    assert learner.cross_entropy(x, y, None).item() == pytest.approx(0.5 * current + 0.5 * old, rel=1e-5)
+
+
+def test_weights_of_the_generator_sum_to_one_and_share_alike():
+    learner = after_a_task("hvcl-replay")
+    learner.replayed = learner.draw(12)
+    x, y = batch(n=4)
+    inputs, weights, condition = learner.with_replay(x, y)
+    assert condition is None
+    assert torch.equal(inputs[:4], x)
+    assert weights[:4].sum().item() == pytest.approx(0.5)
+    assert weights[4:].sum().item() == pytest.approx(0.5)
+    assert len(weights[4:].unique()) == 1
+
+
+@pytest.mark.parametrize("name", ["dgr", "dgr-distill", "rtf"])
+def test_the_teacher_does_not_learn_on(name):
+    learner = after_a_task(name)
+    x = torch.randn(6, 3)
+    before = copy.deepcopy(learner.teacher.state_dict())
+    torch.manual_seed(0)
+    first = learner.draw(6)
+    for step in range(5):
+        learner.observe(*batch(10 + step))
+    after = learner.teacher.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert not torch.equal(learner.network(x), learner.teacher(x))
+    torch.manual_seed(0)
+    again = learner.draw(6)
+    assert torch.equal(first.x, again.x)
+    assert torch.equal(first.targets, again.targets)
+
+
+def test_soft_labels_are_the_classifiers_answers_at_the_boundary():
+    learner = after_a_task("hvcl-replay", generated=50)
+    assert len(learner.pool.x) == 50
+    torch.testing.assert_close(learner.pool.targets, learner.predict(learner.pool.x))
+    before = learner.pool.targets.clone()
+    for step in range(5):
+        learner.observe(*batch(10 + step))
+    assert torch.equal(learner.pool.targets, before), "frozen until the next boundary"
+    assert not torch.allclose(learner.predict(learner.pool.x), before, atol=1e-3)
+
+
+def test_hard_labels_are_the_first_choice():
+    for name, settings in (("hvcl-replay", {"labels": "hard"}), ("dgr", {})):
+        learner = after_a_task(name, **settings)
+        drawn = learner.draw(40)
+        assert torch.equal(drawn.targets.sort(1)[0], torch.tensor([[0.0, 1.0]]).repeat(40, 1))
+        assert torch.equal(drawn.targets.argmax(1), learner.predict(drawn.x).argmax(1))
+
+
+def test_labels_that_have_not_occurred_are_never_given():
+    """Class-IL: four outputs, of which the first task shows two."""
+    learner = create("dgr-distill", problem(outputs=4), seed=1, **SMALL)
+    for step in range(3):
+        learner.observe(*batch(step))
+    learner.end_task()
+    targets = learner.draw(20).targets
+    assert (targets[:, 2:] == 0).all()
+    torch.testing.assert_close(targets.sum(1), torch.ones(20))
+    x, y = batch()
+    assert math.isfinite(learner.observe(x, y + 2)["loss"])
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+def test_task_il_asks_heads_that_were_seen(conditional):
+    heads = ((0, 1), (2, 3), (4, 5))
+    learner = create("dgr", Problem((3,), 6, heads, (40,) * 3, (4,) * 3), seed=1, conditional=conditional, **SMALL)
+    for task in (0, 1):
+        for step in range(2):
+            x, y = batch(step)
+            learner.observe(x, y + 2 * task, torch.full_like(y, task))
+        learner.end_task()
+    drawn = learner.draw(60)
+    assert set(drawn.task.tolist()) == {0, 1}
+    assert torch.equal(drawn.targets.argmax(1) // 2, drawn.task)
+    x, y = batch()
+    assert math.isfinite(learner.observe(x, y + 4, torch.full_like(y, 2))["loss"])
+
+
+def test_conditions_are_task_and_label_where_boundaries_are_told():
+    learner = create("hvcl-replay", problem(tasks=3), seed=1, conditional=True, **SMALL)
+    y = torch.tensor([0, 1])
+    assert learner.conditions == 6
+    assert learner.condition(y).tolist() == [0, 1]
+    learner.observe(*batch())
+    learner.end_task()
+    assert learner.condition(y).tolist() == [2, 3]
+    assert set(learner.pool.condition.tolist()) == {0, 1}
+    free = create("hvcl-replay", Problem((3,), 2), seed=1, conditional=True, **SMALL)
+    assert free.conditions == 2
+
+
+def test_every_latent_mean_has_one_expert_whatever_the_classifier_does():
+    learner = create("hvcl-replay", problem(), seed=1, experts=3, top_k=2, routing="sample", latent_experts=2, **SMALL)
+    assert (learner.network.head.top_k, learner.network.head.routing) == (2, "sample")
+    assert (learner.generator.vae.mean.top_k, learner.generator.vae.mean.routing) == (1, "argmax")
+    learner.observe(*batch())
+    learner.end_task()
+    generated, _ = learner.generate(200, seed=0)
+    assert torch.bincount(generated.expert, minlength=2).sum() == 200
+    assert math.isfinite(learner.observe(*batch(1))["elbo"])
+
+
+def test_separate_generators_are_kept_and_share_the_replay():
+    learner = create("hvcl-replay", problem(), seed=1, separate=True, generated=400, **SMALL)
+    for task, size in enumerate((8, 24)):
+        for step in range(2):
+            learner.observe(*batch(10 * task + step, size))
+        learner.end_task()
+    first, second = learner.generator.past
+    assert first.prior.examples.tolist() == [16.0]
+    assert second.prior.examples.tolist() == [48.0]
+    assert not any(parameter.requires_grad for parameter in first.parameters())
+    assert learner.vaes() == [first, second]
+    kept = copy.deepcopy(first.state_dict())
+    learner.observe(*batch(7))
+    assert all(torch.equal(kept[name], value) for name, value in first.state_dict().items())
+    assert len(learner.pool.x) == 400
+    assert learner.vaes() == [first, second, learner.generator.vae], "what is being learned is generated as well"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_replay_keeps_a_task_that_naive_training_loses(name, forgotten):
+    assert forgotten("naive") > 0.3
+    settings = {"latent": 4, "likelihood": "gaussian", "conditional": True}
+    extra = {} if name == "rtf" else {"vae_learning_rate": 0.05}
+    assert forgotten(name, **settings, **extra) < 0.15
+
+
+def test_reconstruct_and_features_have_the_shapes_of_inputs_and_of_the_last_hidden_layer():
+    for name in METHODS:
+        learner = after_a_task(name)
+        x, _ = batch()
+        assert learner.reconstruct(x).shape == x.shape
+        assert learner.features(x).shape == (8, 16)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_pixels_out_of_range_are_refused_and_nothing_is_learned(name):
+    learner = create(name, problem(), seed=1, hidden=(8,), latent=2)
+    before = copy.deepcopy(learner.network.state_dict())
+    with pytest.raises(InputError, match="between 0 and 1"):
+        learner.observe(*batch())
+    assert all(torch.equal(before[key], value) for key, value in learner.network.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("dgr", {"vae_learning_rate": 0.0}, "vae_learning_rate"),
+        ("dgr-distill", {"temperature": 0.0}, "temperature"),
+        ("rtf", {"temperature": -1.0}, "temperature"),
+        ("rtf", {"hidden": ()}, "at least one"),
+        ("hvcl-replay", {"generated": 0}, "generated"),
+        ("hvcl-replay", {"labels": "fuzzy"}, "labels"),
+        ("dgr", {"likelihood": "cauchy"}, "likelihood"),
+    ],
+)
+def test_bad_settings_are_named(name, settings, words):
+    with pytest.raises(InputError, match=words):
+        create(name, problem(), **settings)

@@ -1,0 +1,87 @@
+"""hvcl rl: run, list, report."""
+
+import base64
+import json
+import re
+import struct
+import zlib
+
+import numpy as np
+import pytest
+
+from hvcl.cli import main
+from hvcl.rl.report import load_rl_run, render
+
+RUN = ["rl", "run", "--sequence", "classic", "--workers", "1", "--steps", "20", "--evaluate-every", "10", "--episodes", "1"]
+RUN += ["--final-episodes", "1", "--hidden", "4", "--batch-size", "8", "--warmup", "10", "--capacity", "50"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for method in ("reset", "hvcl"):
+        assert main([*RUN, "--method", method, "--out", str(folder / method)]) == 0
+    return folder
+
+
+def test_a_run_leaves_its_scores(runs, capsys):
+    result = json.loads((runs / "hvcl" / "seed-1" / "result.json").read_text())
+    assert result["task_names"] == ["Reach", "Pendulum", "CartPole"]
+    assert [point[0] for point in result["curve"]] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+    assert result["curve"][1][2] is None  # the second task has not been seen yet
+    assert result["returns_when_learned"][2] == result["curve"][-1][3]
+    assert set(result["usage"][0]) == {"layer 1", "layer 2"}
+    assert main([*RUN, "--method", "hvcl", "--out", str(runs / "hvcl"), "--resume", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert again["results"] == [result]
+
+
+def test_the_report_has_the_papers_figure(runs, capsys):
+    assert main(["rl", "report", str(runs), "--out", str(runs / "page.html")]) == 0
+    page = (runs / "page.html").read_text()
+    for text in ("Cumulative normalised reward", "Returns in CartPole over time", "Forward transfer", "layer 2"):
+        assert text in page
+    assert page == render([load_rl_run(runs / name) for name in ("hvcl", "reset")])
+    assert "NaN" not in page
+
+
+def test_frames_on_request(runs):
+    assert main(["rl", "report", str(runs / "hvcl"), "--out", str(runs / "frames.html"), "--frames"]) == 0
+    page = (runs / "frames.html").read_text()
+    images = re.findall(r'src="data:image/png;base64,([^"]+)" width="150" alt="hvcl in Reach', page)
+    assert len(images) == 6
+    png = base64.b64decode(images[0])
+    assert struct.unpack(">II", png[16:24]) == (120, 120)
+    length = struct.unpack(">I", png[33:37])[0]
+    pixels = np.frombuffer(zlib.decompress(png[41 : 41 + length]), np.uint8).reshape(120, 361)[:, 1:].reshape(120, 120, 3)
+    assert (pixels == (200, 40, 40)).all(2).sum() == 49  # the point
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rl", "run", "--sequence", "classik"], "did you mean 'classic'"),
+        (["rl", "run", "--method", "hvcl-growin"], "did you mean 'hvcl-growing'"),
+        (["rl", "run", "--step", "5"], "did you mean --steps"),
+        (["rl", "run", "--steps", "0"], "at least 1"),
+        (["rl", "run", "--seeds", "1,1"], "different"),
+        (["rl", "report"], "which runs"),
+    ],
+)
+def test_bad_use_is_told_in_one_line(words, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_lists_and_help_know_every_method(capsys):
+    assert main(["rl", "list"]) == 0
+    listed = capsys.readouterr().out
+    for name in ("naive", "ewc", "ucl", "hvcl", "hvcl-growing", "reset", "multitask", "ewc-ppo", "ucl-ppo", "bullet", "mujoco"):
+        assert f"  {name} " in listed
+    assert main(["rl", "run", "--method", "ewc", "--help"]) == 0
+    assert "--updates-per-step" in (text := capsys.readouterr().out)
+    assert "--strength" in text

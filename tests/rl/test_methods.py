@@ -1,0 +1,190 @@
+"""The contract that every method keeps, and what is special about each."""
+
+import numpy as np
+import pytest
+import torch
+
+from hvcl.errors import InputError, UnknownNameError
+from hvcl.rl import Protocol, Transitions, create, evaluate, known_methods, run
+from hvcl.rl.dense import StackedDense
+from hvcl.rl.methods.ewc import fisher
+from hvcl.rl.methods.growing import features
+
+QUICK = {"hidden": (16,), "learning_rate": 0.01}
+SAC_QUICK = QUICK | {"batch_size": 32, "warmup": 30, "updates_per_step": 1.0, "capacity": 1_000}
+PPO_QUICK = QUICK | {"learning_rate": 0.003, "rollout": 100, "batch_size": 50, "epochs": 4}
+
+
+def quick(name, sequence, seed=0):
+    settings = PPO_QUICK if name.endswith("ppo") else SAC_QUICK
+    if name == "hvcl":  # a task of a few hundred steps says little against a prior
+        settings = settings | {"beta_expert": 0.01}
+    return create(name, sequence.observations, sequence.actions, seed, **settings)
+
+
+@pytest.mark.parametrize("name", sorted(known_methods()))
+def test_solves_a_trivial_task(name, guess):
+    agent = quick(name, guess)
+    steps = 1_500 if name.endswith("ppo") else 350
+    run(guess, agent, Protocol(steps=steps, evaluate_every=steps, episodes=1, final_episodes=1), 1)
+    assert evaluate(agent, guess, 0, 10, 1).mean > 0.8  # who does not look at the sign gets 0.3 on average
+
+
+@pytest.mark.parametrize("name", sorted(known_methods()))
+def test_predicting_leaves_the_agent_as_it_was(name, guesses):
+    agent = quick(name, guesses)
+    agent.on_task_start(0, 100)
+    state = agent.state_dict()
+    random = state["random"].clone() if "random" in state else None
+    first = agent.predict(np.ones((3, 3), np.float32), 0)
+    assert first.shape == (3, 1)
+    assert np.array_equal(first, agent.predict(np.ones((3, 3), np.float32), 0))
+    assert random is None or torch.equal(random, agent.state_dict()["random"])
+
+
+def test_unknown_names_and_settings():
+    with pytest.raises(UnknownNameError, match="hvcl-growing"):
+        create("hvcl-growin", 2, 1)
+    with pytest.raises(InputError, match="strength"):
+        create("ewc", 2, 1, strenght=3.0)
+    with pytest.raises(InputError, match="at least 0"):
+        create("ewc", 2, 1, strength=-1.0)
+    with pytest.raises(InputError, match="heads"):
+        create("ewc-ppo", 2, 1, heads=2).on_task_start(2, 10)
+
+
+# -- ewc ------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_fisher_information_is_that_of_single_examples():
+    torch.manual_seed(0)
+    network = StackedDense(3, 2, (4, 5))
+    x, curvature = torch.randn(7, 3), torch.rand(7, 2)
+    expected = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
+    for row, weights in zip(x, curvature, strict=True):
+        for output in range(2):
+            network.zero_grad()
+            network.plain(row.unsqueeze(0))[0, output].backward()
+            for name, p in network.named_parameters():
+                expected[name] += weights[output] * p.grad.square() / 7
+    found = fisher(network, x, curvature)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+
+
+def test_ewc_pays_for_leaving_its_anchors(guess):
+    agent = quick("ewc", guess)
+    part = agent.actor
+    loss = torch.zeros(())
+    assert part.priced(loss, 0.0)[1] == {}
+    x, curvature = torch.randn(20, 2), torch.ones(20, 2)
+    importance = fisher(part.network, x, curvature)
+    part.end_task(x, curvature)
+    assert part.priced(loss, 0.0)[0].item() == 0
+    with torch.no_grad():
+        part.network.bias1.add_(0.1)
+    price = part.strength / 2 * importance["bias1"].sum().item() * 0.01
+    assert part.priced(loss, 0.0)[0].item() == pytest.approx(price, rel=1e-4)
+
+
+# -- ucl, hvcl --------------------------------------------------------------------------------------------------------------
+
+
+def test_ucl_holds_after_a_task_what_it_let_go_before(guess):
+    part = quick("ucl", guess).critic
+    loss = torch.zeros(())
+    prices = []
+    for ended in (False, True):
+        if ended:
+            part.end_task(torch.zeros(1, 3), torch.zeros(1, 2))
+        at_rest = part.priced(loss, 0.0)[0].item()
+        with torch.no_grad():
+            for parameter in part.network.parameters():
+                parameter.add_(0.05)
+        prices.append(part.priced(loss, 0.0)[0].item() - at_rest)
+    assert prices[1] > 10 * abs(prices[0])
+
+
+def test_hvcl_consolidates_at_the_end_of_a_task(guess):
+    agent = quick("hvcl", guess)
+    run(guess, agent, Protocol(steps=60, evaluate_every=60, episodes=1, final_episodes=1), 1)
+    for part in (agent.actor, agent.critic):
+        for layer in part.network.modules():
+            if hasattr(layer, "posterior"):
+                assert torch.equal(layer.posterior.prior_mean, layer.posterior.mean)
+        assert part.num_data == 60
+    usage = agent.usage(np.ones((10, 2), np.float32))
+    assert all(len(shares) == 4 and sum(shares) == pytest.approx(1) for shares in usage.values())
+    assert usage
+
+
+def test_reset_forgets_and_naive_carries_over(guess):
+    for name, same in (("naive", True), ("reset", False)):
+        agent = quick(name, guess)
+        agent.on_task_start(0, 10)
+        before = agent.predict(np.ones((1, 2), np.float32))
+        agent.on_task_start(1, 10)
+        assert np.array_equal(before, agent.predict(np.ones((1, 2), np.float32))) == same
+
+
+# -- hvcl-growing -----------------------------------------------------------------------------------------------------------
+
+
+def stream(agent, rows):
+    for row in rows:
+        agent.act(row[None])
+        mask = np.ones((1, 1), np.float32)
+        agent.observe(Transitions(row[None], np.zeros((1, 1), "f"), np.zeros(1, "f"), row[None], np.zeros(1, "f"), mask))
+
+
+def walk(random, count, width, size, drift=0.0):
+    """Observations of `width` numbers, padded to `size`, that follow each other and move on slowly."""
+    rows = np.zeros((count, size), np.float32)
+    state = random.normal(size=width)
+    for t in range(count):
+        state = 0.9 * state + 0.44 * random.normal(size=width)
+        rows[t, :width] = state + drift * t / count
+    return rows
+
+
+def test_growing_opens_an_expert_for_every_kind_of_observation_and_knows_it_again():
+    random = np.random.default_rng(0)
+    agent = create("hvcl-growing", 8, 1, 0, hidden=(4,), updates_per_step=0.0)
+    stream(agent, walk(random, 500, 4, 8, drift=3.0))  # a policy that gets better sees other things: no new task
+    assert len(agent.members) == 1
+    stream(agent, walk(random, 400, 6, 8))
+    assert len(agent.members) == 2
+    stream(agent, walk(random, 400, 1, 8))
+    assert len(agent.members) == 3
+    stream(agent, walk(random, 100, 6, 8))  # back to the second
+    assert (len(agent.members), agent.current) == (3, 1)
+    for width, expert in ((4, 0), (6, 1), (1, 2)):
+        assert (agent.experts_of(walk(random, 50, width, 8)) == expert).all()
+    assert agent.usage(walk(random, 50, 1, 8))["gate"] == [0, 0, 1]
+
+
+def test_a_lone_outlier_opens_nothing():
+    random = np.random.default_rng(1)
+    agent = create("hvcl-growing", 4, 1, 0, hidden=(4,), updates_per_step=0.0)
+    rows = walk(random, 600, 4, 4)
+    rows[400] = 1e4
+    rows[500:503] = -1e3
+    stream(agent, rows)
+    assert len(agent.members) == 1
+
+
+def test_growing_teaches_only_the_expert_at_work():
+    random = np.random.default_rng(2)
+    agent = create("hvcl-growing", 4, 1, 0, hidden=(4,), batch_size=8, warmup=16, updates_per_step=0.05)
+    stream(agent, walk(random, 320, 2, 4))
+    first = agent.members[0].predict(np.ones((1, 4), np.float32))
+    stream(agent, walk(random, 320, 4, 4))
+    assert len(agent.members) == 2
+    assert np.array_equal(first, agent.members[0].predict(np.ones((1, 4), np.float32)))
+    assert len(agent.members[0].replay) == 0
+    assert len(agent.members[1].replay) > 200
+
+
+def test_what_the_gate_reads():
+    z = features(np.array([[0.0, -3.0, np.e - 1]], np.float32))
+    np.testing.assert_allclose(z, [[0, -np.log(4), 1, 0, 1, 1]], rtol=1e-6)

@@ -1,0 +1,34 @@
+import pytest
+
+from hvcl.errors import InputError
+from hvcl.rl import scores
+from hvcl.rl.scores import Point, Reference
+
+REFERENCES = [Reference(0, 100), Reference(10, 210)]
+POINTS = [Point(0.5, (40, None)), Point(1.0, (80, None)), Point(1.5, (60, 60)), Point(2.0, (20, 110))]
+
+
+def test_by_hand():
+    norms = scores.normalisers(POINTS, 2)
+    assert norms == [80, 110]
+    assert scores.cumulative(POINTS[1], REFERENCES, norms) == 1
+    assert scores.cumulative(POINTS[2], REFERENCES, norms) == pytest.approx(60 / 80 + 60 / 110)
+    assert scores.cumulative(POINTS[3], REFERENCES, norms) == pytest.approx(0.25 + 1)
+    assert scores.average_performance(POINTS[3], REFERENCES) == pytest.approx((0.2 + 0.5) / 2)
+    assert scores.forgetting(POINTS[3], REFERENCES, norms) == pytest.approx((0.6 + 0) / 2)
+    areas = [scores.learning_area(POINTS, k, reference) for k, reference in enumerate(REFERENCES)]
+    assert areas == pytest.approx([(0.4 + 0.8) / 2, (0.25 + 0.5) / 2])
+    assert scores.forward_transfer(areas, [0.5, 0.5]) == pytest.approx(((0.6 - 0.5) / 0.5 + (0.375 - 0.5) / 0.5) / 2)
+
+
+@pytest.mark.parametrize("norm", [None, -50.0, 0.0, 1.0])
+def test_j_says_nothing_where_its_normaliser_does(norm):
+    assert scores.cumulative(POINTS[3], REFERENCES, [norm, 110]) is None
+
+
+def test_unfinished_runs_have_no_scores():
+    assert scores.normalisers(POINTS[:2], 2) == [80, None]
+    with pytest.raises(InputError, match="never evaluated"):
+        scores.average_performance(POINTS[0], REFERENCES)
+    with pytest.raises(InputError, match="same tasks"):
+        scores.forward_transfer([0.1], [0.1, 0.2])
