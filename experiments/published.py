@@ -6,8 +6,8 @@
 Domain-IL, boundaries, memory-free (joint: all data). Split MNIST as van de Ven & Tolias (2019): two layers of 400, Adam 1e-3,
 batches of 128, 21 epochs (2,000 steps a task); MAS as Hsu et al. (2018): 4 epochs. Permuted MNIST, ten tasks: two layers of
 1,000, Adam 1e-4, batches of 256, 21 epochs (5,000 steps a task). Strengths are chosen on a tenth of the training data of seed 0;
-the figures are on the test set with seed 1. Deviates from the papers: leaky ReLU; LwF with a constant strength (1, and 4, which is
-the square of its temperature), where van de Ven & Tolias weight by the number of tasks.
+the figures are on the test set with seed 1. Deviates from the papers: leaky ReLU; LwF with a constant strength (1, and 4,
+which is the square of its temperature), where van de Ven & Tolias weight by the number of tasks.
 """
 
 import json
