@@ -21,7 +21,7 @@ from hvcl.runs.engine import Job, run_seeds
 from hvcl.runs.state import read_json, write_json
 
 METHODS = ("hvcl-growing", "naive", "reset", "ewc", "ucl", "hvcl")
-PROTOCOL = {"steps": 60_000, "evaluate_every": 10_000, "episodes": 3, "final_episodes": 10}
+PROTOCOL = {"steps": 60_000, "evaluate_every": 20_000, "episodes": 3, "final_episodes": 10}
 AGENT = {"updates_per_step": 0.5, "warmup": 1_000, "capacity": 60_000}
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -54,6 +54,21 @@ def test_loss_is_cross_entropy_and_distillation_and_pulls_towards_the_teacher():
     assert all(gradient.abs().max() < 1e-6 for gradient in gradients)
 
 
+def test_balance_by_tasks_weighs_each_term_by_the_tasks_it_stands_for():
+    learner = create("lwf", Problem((3,), 2), seed=1, hidden=(), strength=4.0, balance="tasks")
+    for _ in range(2):
+        learner.observe(*batch())
+        learner.end_task()
+    x, y = batch(1)
+    expected = F.cross_entropy(learner.network(x), y) / 3 + 4 * 2 / 3 * learner.loss(x, y, None)["distillation"]
+    torch.testing.assert_close(learner.loss(x, y, None)["loss"], expected)
+    twin = create("lwf", Problem((3,), 2), seed=2, hidden=(), strength=4.0, balance="tasks")
+    twin.load_state_dict(learner.state_dict())
+    torch.testing.assert_close(twin.loss(x, y, None)["loss"], expected)
+    with pytest.raises(InputError, match="balance"):
+        create("lwf", Problem((3,), 2), seed=1, balance="all")
+
+
 def test_class_il_distils_the_labels_that_were_seen():
     learner = create("lwf", Problem((3,), 6), seed=1, hidden=())
     learner.observe(*batch(0, (0, 1)))

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from hvcl.errors import InputError, UnknownNameError
-from hvcl.rl import Protocol, Transitions, create, evaluate, known_methods, run
+from hvcl.rl import Protocol, create, evaluate, known_methods, run
 from hvcl.rl.dense import StackedDense
 from hvcl.rl.methods.ewc import fisher
-from hvcl.rl.methods.growing import features
 
 QUICK = {"hidden": (16,), "learning_rate": 0.01}
 SAC_QUICK = QUICK | {"batch_size": 32, "warmup": 30, "updates_per_step": 1.0, "capacity": 1_000}
@@ -125,66 +124,3 @@ def test_reset_forgets_and_naive_carries_over(guess):
         before = agent.predict(np.ones((1, 2), np.float32))
         agent.on_task_start(1, 10)
         assert np.array_equal(before, agent.predict(np.ones((1, 2), np.float32))) == same
-
-
-# -- hvcl-growing -----------------------------------------------------------------------------------------------------------
-
-
-def stream(agent, rows):
-    for row in rows:
-        agent.act(row[None])
-        mask = np.ones((1, 1), np.float32)
-        agent.observe(Transitions(row[None], np.zeros((1, 1), "f"), np.zeros(1, "f"), row[None], np.zeros(1, "f"), mask))
-
-
-def walk(random, count, width, size, drift=0.0):
-    """Observations of `width` numbers, padded to `size`, that follow each other and move on slowly."""
-    rows = np.zeros((count, size), np.float32)
-    state = random.normal(size=width)
-    for t in range(count):
-        state = 0.9 * state + 0.44 * random.normal(size=width)
-        rows[t, :width] = state + drift * t / count
-    return rows
-
-
-def test_growing_opens_an_expert_for_every_kind_of_observation_and_knows_it_again():
-    random = np.random.default_rng(0)
-    agent = create("hvcl-growing", 8, 1, 0, hidden=(4,), updates_per_step=0.0)
-    stream(agent, walk(random, 500, 4, 8, drift=3.0))  # a policy that gets better sees other things: no new task
-    assert len(agent.members) == 1
-    stream(agent, walk(random, 400, 6, 8))
-    assert len(agent.members) == 2
-    stream(agent, walk(random, 400, 1, 8))
-    assert len(agent.members) == 3
-    stream(agent, walk(random, 100, 6, 8))  # back to the second
-    assert (len(agent.members), agent.current) == (3, 1)
-    for width, expert in ((4, 0), (6, 1), (1, 2)):
-        assert (agent.experts_of(walk(random, 50, width, 8)) == expert).all()
-    assert agent.usage(walk(random, 50, 1, 8))["gate"] == [0, 0, 1]
-
-
-def test_a_lone_outlier_opens_nothing():
-    random = np.random.default_rng(1)
-    agent = create("hvcl-growing", 4, 1, 0, hidden=(4,), updates_per_step=0.0)
-    rows = walk(random, 600, 4, 4)
-    rows[400] = 1e4
-    rows[500:503] = -1e3
-    stream(agent, rows)
-    assert len(agent.members) == 1
-
-
-def test_growing_teaches_only_the_expert_at_work():
-    random = np.random.default_rng(2)
-    agent = create("hvcl-growing", 4, 1, 0, hidden=(4,), batch_size=8, warmup=16, updates_per_step=0.05)
-    stream(agent, walk(random, 320, 2, 4))
-    first = agent.members[0].predict(np.ones((1, 4), np.float32))
-    stream(agent, walk(random, 320, 4, 4))
-    assert len(agent.members) == 2
-    assert np.array_equal(first, agent.members[0].predict(np.ones((1, 4), np.float32)))
-    assert len(agent.members[0].replay) == 0
-    assert len(agent.members[1].replay) > 200
-
-
-def test_what_the_gate_reads():
-    z = features(np.array([[0.0, -3.0, np.e - 1]], np.float32))
-    np.testing.assert_allclose(z, [[0, -np.log(4), 1, 0, 1, 1]], rtol=1e-6)

@@ -9,6 +9,9 @@ a cross-entropy between softened answers. Old outputs are, in Task-IL, the heads
 own; elsewhere the units of all labels that were seen before the boundary, with one softmax. No example is kept, and none is
 looked at again.
 
+With `balance="tasks"` the new task t and the old ones weigh as many tasks as they stand for, cross-entropy / t and
+strength * (1 - 1/t) * distillation, as van de Ven & Tolias (2019) have it; their strength is T^2 = 4.
+
 Deviates from the paper: no warm-up of the new head alone, no weight decay, Adam instead of SGD. (Some implementations multiply
 by T^2: that is a strength of 4.)
 
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +42,8 @@ class LwFConfig(GradientConfig):
     """Weight of the distillation: too small forgets, too large cannot learn."""
     temperature: float = 2.0
     """What the outputs are divided by before they are compared."""
+    balance: Literal["constant", "tasks"] = "constant"
+    """Whether both terms keep their weights, or are weighted by the number of tasks that they stand for."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,6 +51,8 @@ class LwFConfig(GradientConfig):
             raise InputError(f"strength must be at least 0, got {self.strength}")
         if not self.temperature > 0:
             raise InputError(f"temperature must be positive, got {self.temperature}")
+        if self.balance not in ("constant", "tasks"):
+            raise InputError(f"balance must be 'constant' or 'tasks', got {self.balance!r}")
 
 
 @register("lwf", LwFConfig)
@@ -60,6 +68,7 @@ class LwF(GradientLearner):
         """Labels that have occurred."""
         self.old = self.seen.clone()
         """Labels that had occurred when the teacher was made."""
+        self.boundaries = 0
 
     def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
         """One step; remembers which labels there are."""
@@ -76,7 +85,9 @@ class LwF(GradientLearner):
             targets = self.teacher(x)
         distillation = self.distillation(outputs, targets)
         cross_entropy = nn.functional.cross_entropy(self.masked(outputs, task), y)
-        return {"loss": cross_entropy + self.config.strength * distillation, "distillation": distillation}
+        share = 1 / (self.boundaries + 1)
+        new, old = (share, 1 - share) if self.config.balance == "tasks" else (1.0, 1.0)
+        return {"loss": new * cross_entropy + old * self.config.strength * distillation, "distillation": distillation}
 
     def distillation(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy of softened answers, summed over old heads, a mean over examples."""
@@ -97,6 +108,7 @@ class LwF(GradientLearner):
         """The network so far is the next task's teacher."""
         self.teacher = self._frozen_copy()
         self.old = self.seen.clone()
+        self.boundaries += 1
 
     def _frozen_copy(self) -> nn.Module:
         return copy.deepcopy(self.network).eval().requires_grad_(False)
@@ -104,12 +116,13 @@ class LwF(GradientLearner):
     def state_dict(self) -> State:
         """As any network's, and the teacher."""
         teacher = None if self.teacher is None else dict(self.teacher.state_dict())
-        return super().state_dict() | {"teacher": teacher, "seen": self.seen, "old": self.old}
+        return super().state_dict() | {"teacher": teacher, "seen": self.seen, "old": self.old, "boundaries": self.boundaries}
 
     def load_state_dict(self, state: State) -> None:
         """Go on from `state`."""
         super().load_state_dict(state)
         self.seen, self.old = state["seen"].clone(), state["old"].clone()
+        self.boundaries = int(state["boundaries"])
         self.teacher = None
         if state["teacher"] is not None:
             self.teacher = self._frozen_copy()

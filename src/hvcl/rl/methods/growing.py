@@ -1,18 +1,19 @@
 r"""A generative gate on the observation in front of growing agents: continual reinforcement learning without boundaries.
 
-p(m|s) ~ p(m) p(phi(s)|m) with conjugate Gaussians (`hvcl.gates.GenerativeGate`), whose statistics only add up: the gate cannot
-forget. Every expert m is a SAC of variational networks of its own, which alone learns from its observations. Nobody tells when a
-task ends. What the gate reads is phi(s) = (sign(s) log(1 + |s|), 1[s != 0]): an observation that was filled up with zeros shows
-which of its places mean something, and the logarithm keeps outliers small.
+p(m|s) ~ p(m) p(s|m) with conjugate densities (`hvcl.rl.observation_gate`), whose statistics only add up: the gate cannot forget.
+Every expert m is a SAC of variational networks of its own, which alone learns from its observations. Nobody tells when a task
+ends.
 
-Policies change what they see, and observations follow each other: a test for a shift of means would never rest. So openings are
-decided by densities, observation after observation, in a cumulative sum of log Bayes factors against the present expert,
+A policy that gets better sees other things, so new observations are no sign of a new task. Where episodes begin, however, no
+policy has a hand in. So a second gate of the same kind holds the density p_1(s|m) of first observations, and every episode that
+begins speaks for or against the present expert m, in a cumulative sum of log Bayes factors:
 
-    S <- max(0, S + clip(max(max_{m != current} log p(phi|m), log p_0(phi)) - log p(phi|current), -c, c)),
+    S_k <- max(0, S_k + log p_1(s_1|k) - log p_1(s_1|m)),        k any other expert, or a new one
 
-with p_0 the broad base measure. The present expert is left when S exceeds the prior odds log(N / concentration); c is those odds
-over `patience`, so no lone outlier decides. What was seen since S was last zero then goes to the expert that explains it best, a
-new one if that is the base measure. An expert that is left consolidates, and its replay is emptied.
+The present expert is left for k once S_k exceeds log(N / concentration), with N the number of episodes so far: the prior odds of
+a Chinese restaurant against a new table; one that has seen few episodes is not left for a new one. Tasks are taken to change
+between episodes, and to differ in how these begin. That an episode has begun is seen from the transitions: its first observation
+is not where the last one led. An expert that is left consolidates, and its replay is emptied.
 """
 
 from __future__ import annotations
@@ -25,13 +26,19 @@ import torch
 from torch import Tensor
 
 from hvcl.errors import InputError, RunError
-from hvcl.gates import GenerativeGate
 from hvcl.rl.agent import Agent, State
 from hvcl.rl.environments import Array
 from hvcl.rl.methods.hvcl import HVCL, HVCLSACConfig
 from hvcl.rl.methods.registry import register
+from hvcl.rl.observation_gate import ObservationGate
 from hvcl.rl.part import Terms
 from hvcl.rl.replay import Transitions
+
+CONTAMINATION = 1e-3
+"""Share of an expert's numbers that the gate lets be anything, where agents act."""
+
+YOUNG = 10
+"""Episodes that an expert has to itself before it can be left for a new one: until then it is too broad to be compared."""
 
 
 @dataclass(frozen=True)
@@ -42,23 +49,15 @@ class GrowingSACConfig(HVCLSACConfig):
     """Experts in every layer of every expert's networks."""
     beta_expert: float = 0.01
     """beta2, weight of the experts' KL (which is divided by `horizon`)."""
-    concentration: float = 0.01
+    concentration: float = 0.1
     """Concentration of the gate's Chinese-restaurant prior: larger opens experts more readily."""
-    patience: int = 16
-    """Observations that it takes at least to leave an expert."""
-    window: int = 256
-    """Observations that a new expert takes as they come."""
     horizon: int = 60_000
     """Steps that stand for the length of a task, which nobody tells."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.patience < 1 or self.window < 1 or self.horizon < 1 or not self.concentration > 0:
-            raise InputError("patience, window and horizon must be at least 1, and concentration positive")
-
-
-CHUNK = 16
-"""Observations that the gate looks at together."""
+        if self.horizon < 1 or not self.concentration > 0:
+            raise InputError("horizon must be at least 1, and concentration positive")
 
 
 @register("hvcl-growing", GrowingSACConfig)
@@ -70,22 +69,24 @@ class Growing(Agent):
     def __init__(self, observations: int, actions: int, config: GrowingSACConfig, seed: int) -> None:
         super().__init__(observations, actions, seed)
         self.config = config
-        # the gate's base measure has variance scale^2 (1 + 1 / mean_precision) = 11: broad for log-scaled numbers
-        # a small shrinkage lets the gate be sure of places that are always zero after a few hundred observations
-        self.gate = GenerativeGate(2 * observations, covariance="diagonal", growing=False, shrinkage=0.25, seed=seed)
+        self.gate = ObservationGate(observations, CONTAMINATION)
+        """Of all observations: whose they are when the agent acts."""
+        self.starts = ObservationGate(observations)
+        """Of first observations: whose they are when it learns."""
         self.members: list[HVCL] = []
         self.current = 0
-        self.suspicion = 0.0
-        self.waiting: list[Transitions] = []
-        """What the gate has not looked at yet."""
-        self.suspect: list[Transitions] = []
-        """What speaks against the present expert: since S was last zero."""
+        self.suspicion = torch.zeros(2, dtype=torch.double)
+        """S of every expert (0 for the present one) and, last, of a new one."""
+        self.arrived: Array = np.zeros((0, observations), np.float32)
+        """Where the last transitions led."""
         self._open()
 
     def _open(self) -> None:
         member = HVCL(self.observations, self.actions, self.config, self.seed + 1_000 * len(self.members))
         member.on_task_start(0, self.config.horizon)
         self.members.append(member)
+        self.gate.open()
+        self.starts.open()
 
     # -- learning ---------------------------------------------------------------------------------------------------------
 
@@ -94,76 +95,37 @@ class Growing(Agent):
         return self.members[self.current].act(observations)
 
     def observe(self, transitions: Transitions) -> Terms:
-        """Let the gate decide whose they are, some at a time; that expert learns from them."""
-        self.waiting.append(transitions)
-        if sum(len(waiting.reward) for waiting in self.waiting) < CHUNK:
-            return {}
-        chunk, self.waiting = self.waiting, []
-        return self._judge(chunk)
+        """Decide whose episodes they are when these begin; that expert learns from them."""
+        seen = transitions.observation
+        goes_on = (seen == self.arrived).all(1) if len(seen) == len(self.arrived) else np.zeros(len(seen), bool)
+        self.arrived = transitions.next_observation.copy()
+        if not goes_on.all():
+            self._begin(seen[~goes_on])
+        self.gate.learn(seen, self.current)
+        return self.members[self.current].observe(transitions)
 
-    def _judge(self, chunk: list[Transitions]) -> Terms:
-        if not self.gate.experts or float(self.gate.counts[self.current : self.current + 1].sum()) < self.config.window:
-            return self._give(chunk)
-        odds = math.log(max(float(self.gate.counts.sum()) / self.config.concentration, math.e))
-        limit = odds / self.config.patience
-        evidence = self._evidence(chunk)
-        own = evidence[:, self.current].clone()
-        evidence[:, self.current] = -torch.inf
-        gaps = (evidence.max(1).values - own).clamp(-limit, limit).tolist()
-        for gap in gaps:
-            self.suspicion = max(0.0, self.suspicion + gap)
-            if self.suspicion > odds:
-                break
-        self.suspect += chunk
-        if self.suspicion > odds:
-            self._leave(limit)
-        elif self.suspicion > 0:
-            return {}
-        held, self.suspect = self.suspect, []
-        return self._give(held)
-
-    def _leave(self, limit: float) -> None:
-        """Go over to the expert that explains the suspects best, a new one if no known one does.
-
-        Their log Bayes factors against the base measure are clipped: a few observations from before the change do not decide.
-        """
-        evidence = self._evidence(self.suspect)
-        gain = (evidence[:, :-1] - evidence[:, -1:]).clamp(-limit, limit).sum(0)
-        gain[self.current] = -torch.inf
-        following = int(gain.argmax()) if float(gain.max()) > 0 else len(self.members)
-        self.members[self.current].on_task_end()
-        if following == len(self.members):
-            self._open()
-        else:
-            self.members[following].on_task_start(0, self.config.horizon)
-        self.current, self.suspicion = following, 0.0
-
-    def _give(self, held: list[Transitions]) -> Terms:
-        """To the present expert, and to the gate's statistics of it."""
-        z = self._features(held)
-        self.gate.learn(z, torch.full((len(z),), self.current))
-        terms: Terms = {}
-        for transitions in held:
-            terms = self.members[self.current].observe(transitions) or terms
-        return terms
-
-    def _evidence(self, chunk: list[Transitions]) -> Tensor:
-        """log p(phi|m) of every expert and, last, of the base measure, ``[rows, experts + 1]``."""
-        z = self._features(chunk)
-        known = self.gate.log_likelihood(z)
-        base = self.gate.novelty(z) + known.max(1).values
-        return torch.cat([known, base.unsqueeze(1)], 1)
-
-    def _features(self, chunk: list[Transitions]) -> Tensor:
-        return features(np.concatenate([transitions.observation for transitions in chunk]))
+    def _begin(self, first: Array) -> None:
+        """Go over to the expert whose episodes begin like these, a new one if no known one's do."""
+        evidence = self.starts.log_likelihood(first).sum(0)
+        self.suspicion = (self.suspicion + evidence - evidence[self.current]).clamp_min(0.0)
+        if float(self.starts.counts[self.current]) < YOUNG:
+            self.suspicion[-1] = 0.0
+        following = int(self.suspicion.argmax())
+        episodes = max(1.0, float(self.starts.counts.sum()))
+        if float(self.suspicion[following]) > math.log(episodes / self.config.concentration):
+            self.members[self.current].on_task_end()
+            if following == len(self.members):
+                self._open()
+            else:
+                self.members[following].on_task_start(0, self.config.horizon)
+            self.current, self.suspicion = following, torch.zeros(len(self.members) + 1, dtype=torch.double)
+        self.starts.learn(first, self.current)
 
     # -- acting -----------------------------------------------------------------------------------------------------------
 
     def experts_of(self, observations: Array) -> Tensor:
         """The expert of each observation ``[n]``."""
-        if not self.gate.experts:
-            return torch.zeros(len(observations), dtype=torch.long)
-        return self.gate.log_probabilities(features(self.check(observations))).argmax(1)
+        return self.gate.log_probabilities(self.check(observations)).argmax(1)
 
     def predict(self, observations: Array, task: int | None = None) -> Array:
         """What the expert of each observation does."""
@@ -183,44 +145,30 @@ class Growing(Agent):
 
     @property
     def parameters(self) -> int:
-        """Numbers in all actors and in the gate."""
-        return sum(member.parameters for member in self.members) + self.gate.parameters
+        """Numbers in all actors and in both gates."""
+        return sum(member.parameters for member in self.members) + self.gate.parameters + self.starts.parameters
 
     def state_dict(self) -> State:
-        """The gate, all members, what is held back."""
+        """The gates, all members, where the last transitions led."""
         return {
             "gate": self.gate.state_dict(),
+            "starts": self.starts.state_dict(),
             "members": [member.state_dict() for member in self.members],
             "current": self.current,
             "suspicion": self.suspicion,
-            "waiting": [_tensors(transitions) for transitions in self.waiting],
-            "suspect": [_tensors(transitions) for transitions in self.suspect],
+            "arrived": torch.from_numpy(self.arrived.copy()),
         }
 
     def load_state_dict(self, state: State) -> None:
         """Go on from `state`."""
         if not state["members"]:
             raise RunError("the saved agent has no experts: it was not made by this method")
-        self.gate.load_state_dict(state["gate"])
         del self.members[1:]
         for _ in state["members"][1:]:
             self._open()
+        self.gate.load_state_dict(state["gate"])
+        self.starts.load_state_dict(state["starts"])
         for member, saved in zip(self.members, state["members"], strict=True):
             member.load_state_dict(saved)
-        self.current, self.suspicion = int(state["current"]), float(state["suspicion"])
-        self.waiting = [_arrays(saved) for saved in state["waiting"]]
-        self.suspect = [_arrays(saved) for saved in state["suspect"]]
-
-
-def features(observations: Array) -> Tensor:
-    """phi(s) = (sign(s) log(1 + |s|), 1[s != 0]) ``[n, 2 D]``, float64."""
-    s = torch.from_numpy(observations).double()
-    return torch.cat([s.sign() * s.abs().log1p(), (s != 0).double()], 1)
-
-
-def _tensors(transitions: Transitions) -> list[Tensor]:
-    return [torch.from_numpy(np.ascontiguousarray(part)) for part in transitions]
-
-
-def _arrays(saved: list[Tensor]) -> Transitions:
-    return Transitions(*(part.numpy() for part in saved))
+        self.current, self.suspicion = int(state["current"]), state["suspicion"].clone()
+        self.arrived = state["arrived"].numpy().copy()
