@@ -7,7 +7,7 @@ import torch
 from hvcl.errors import InputError, UnknownNameError
 from hvcl.rl import Protocol, create, evaluate, known_methods, run
 from hvcl.rl.dense import StackedDense
-from hvcl.rl.methods.ewc import fisher
+from hvcl.rl.methods.ewc import EWCPart, fisher
 
 QUICK = {"hidden": (16,), "learning_rate": 0.01}
 SAC_QUICK = QUICK | {"batch_size": 32, "warmup": 30, "updates_per_step": 1.0, "capacity": 1_000}
@@ -84,6 +84,13 @@ def test_ewc_pays_for_leaving_its_anchors(guess):
         part.network.bias1.add_(0.1)
     price = part.strength / 2 * importance["bias1"].sum().item() * 0.01
     assert part.priced(loss, 0.0)[0].item() == pytest.approx(price, rel=1e-4)
+
+
+def test_ewc_holds_the_critics_only_if_asked_for():
+    for hold in (False, True):
+        agent = create("ewc", 2, 1, hidden=(4,), hold_critics=hold)
+        assert isinstance(agent.actor, EWCPart)
+        assert isinstance(agent.critic, EWCPart) == hold
 
 
 # -- ucl, hvcl --------------------------------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
-r"""Elastic weight consolidation (Kirkpatrick et al., 2017) for actor and critics.
+r"""Elastic weight consolidation (Kirkpatrick et al., 2017) for actor and, if asked for, critics.
 
-After a task every loss pays strength / 2 * sum_t sum_i F_ti (w_i - w_ti)^2, one anchor per task. The Fisher information is exact
+After a task the loss pays strength / 2 * sum_t sum_i F_ti (w_i - w_ti)^2, one anchor per task. The Fisher information is exact
 for the Gaussian policy, F_i = E_s sum_o c_o(s) (d output_o(s) / d w_i)^2 with c = 1 / sigma^2 for the means and 2 for the log
 sigmas (squashing does not change it), as in Continual World (Wolczyk et al., 2021); the critics are taken as Gaussians of unit
-variance, c = 1. Actions that a task does not read have c = 0.
+variance, c = 1. Actions that a task does not read have c = 0. As in Continual World, only the actor is held by default: acting
+needs no critics of old tasks, and critics that are held cannot learn new values.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class EWCSACConfig(SACConfig):
     """Soft actor-critic with elastic weight consolidation."""
 
     strength: float = 10_000.0
-    """Weight of the penalty: too small forgets, too large cannot learn."""
+    """Weight of the penalty: too small forgets, too large cannot learn. Continual World's."""
+    hold_critics: bool = False
+    """Hold the critics as well."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,10 +100,13 @@ class _Plain(nn.Module):
 
 @register("ewc", EWCSACConfig)
 class EWC(SAC):
-    """SAC with elastic weight consolidation of actor and critics."""
+    """SAC with elastic weight consolidation of the actor, and of the critics if asked for."""
 
     config: EWCSACConfig
 
     def make_part(self, inputs: int, outputs: int | None) -> Part:
         """Plain networks that hold what was important."""
-        return EWCPart(super().make_part(inputs, outputs).network, self.config.learning_rate, self.config.strength)
+        part = super().make_part(inputs, outputs)
+        if outputs is None and not self.config.hold_critics:
+            return part
+        return EWCPart(part.network, self.config.learning_rate, self.config.strength)
