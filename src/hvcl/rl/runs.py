@@ -21,7 +21,7 @@ from hvcl.rl.environments import Sequence
 from hvcl.rl.loop import Position, Protocol, Stage, run
 from hvcl.rl.methods import method
 from hvcl.rl.sequences import sequence
-from hvcl.runs.configuration import environment
+from hvcl.runs.configuration import check_seeds, environment
 from hvcl.runs.folder import RunFolder, SeedFolder
 from hvcl.runs.record import PROGRESS_SECONDS, InterruptedRun
 from hvcl.runs.state import read_json, write_json
@@ -41,8 +41,7 @@ class RLConfig:
     seeds: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or any(seed < 0 for seed in self.seeds):
-            raise InputError(f"seeds must be different whole numbers, at least 0, got {list(self.seeds)}")
+        check_seeds(self.seeds)
 
     @classmethod
     def make(

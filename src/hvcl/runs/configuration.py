@@ -20,6 +20,12 @@ FORMAT = 1
 """Version of the run folder's layout."""
 
 
+def check_seeds(seeds: tuple[int, ...]) -> None:
+    """Raise `InputError` unless these are different whole numbers, at least one of them, none negative."""
+    if not seeds or len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
+        raise InputError(f"seeds must be different whole numbers, at least 0, got {list(seeds)}")
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """One method on one benchmark with one set of settings, for any number of seeds."""
@@ -31,8 +37,7 @@ class RunConfig:
     seeds: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or any(seed < 0 for seed in self.seeds):
-            raise InputError(f"seeds must be different whole numbers, at least 0, got {list(self.seeds)}")
+        check_seeds(self.seeds)
 
     @classmethod
     def make(

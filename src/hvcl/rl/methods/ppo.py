@@ -12,7 +12,7 @@ from hvcl.layers import MoVELinear
 from hvcl.learners.ucl import node_options, shrink_means
 from hvcl.rl.methods.ewc import EWCPart
 from hvcl.rl.methods.registry import register
-from hvcl.rl.methods.ucl import UCLPart
+from hvcl.rl.methods.ucl import UCLPart, UCLWeights
 from hvcl.rl.networks import network_of
 from hvcl.rl.part import Part
 from hvcl.rl.ppo import PPO, PPOConfig
@@ -43,22 +43,12 @@ class EWCPPO(PPO):
 
 
 @dataclass(frozen=True)
-class UCLPPOConfig(PPOConfig):
+class UCLPPOConfig(UCLWeights, PPOConfig):
     """PPO with uncertainty-based continual learning."""
 
-    ratio: float = 0.02
-    """Share of sigma^2 in the He variance at the start; the means have the rest."""
-    alpha: float = 0.01
-    """Weight of the first term in the first task."""
-    beta: float = 0.03
-    """Weight of the term on sigma."""
-    strength: float = 1.0
-    """Weight of the first two terms from the second task on."""
-
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.ratio < 1 or min(self.alpha, self.beta, self.strength) < 0:
-            raise InputError("ratio must lie between 0 and 1, and alpha, beta and strength be at least 0")
+        PPOConfig.__post_init__(self)
+        UCLWeights.__post_init__(self)
 
 
 @register("ucl-ppo", UCLPPOConfig)
@@ -73,4 +63,4 @@ class UCLPPO(PPO):
         network = network_of(inputs, outputs, config.hidden, partial(MoVELinear, experts=1, **node_options(config.ratio)))
         shrink_means(network, config.ratio)
         network.set_submodule("head", nn.Linear(config.hidden[-1], outputs))
-        return UCLPart(network, config, config.batch_size)
+        return UCLPart(network, config, config.learning_rate, config.batch_size)

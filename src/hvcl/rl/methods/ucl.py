@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -22,8 +22,8 @@ from hvcl.rl.sac import SAC, SACConfig
 
 
 @dataclass(frozen=True)
-class UCLSACConfig(SACConfig):
-    """Soft actor-critic with uncertainty-based continual learning."""
+class UCLWeights:
+    """What the price is made of."""
 
     ratio: float = 0.02
     """Share of sigma^2 in the He variance at the start; the means have the rest. Small: critics do not bear much noise."""
@@ -35,29 +35,24 @@ class UCLSACConfig(SACConfig):
     """Weight of the first two terms from the second task on; 1 in the paper."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not 0 < self.ratio < 1 or min(self.alpha, self.beta, self.strength) < 0:
             raise InputError("ratio must lie between 0 and 1, and alpha, beta and strength be at least 0")
 
 
-class Weights(Protocol):
-    """What the price is made of."""
+@dataclass(frozen=True)
+class UCLSACConfig(UCLWeights, SACConfig):
+    """Soft actor-critic with uncertainty-based continual learning."""
 
-    @property
-    def learning_rate(self) -> float: ...  # noqa: D102
-    @property
-    def alpha(self) -> float: ...  # noqa: D102
-    @property
-    def beta(self) -> float: ...  # noqa: D102
-    @property
-    def strength(self) -> float: ...  # noqa: D102
+    def __post_init__(self) -> None:
+        SACConfig.__post_init__(self)
+        UCLWeights.__post_init__(self)
 
 
 class UCLPart(Part):
     """A network with a sigma per node, whose sure nodes are held in place; plain layers in it (heads) are not."""
 
-    def __init__(self, network: nn.Module, config: Weights, batch_size: int) -> None:
-        super().__init__(network, config.learning_rate)
+    def __init__(self, network: nn.Module, config: UCLWeights, learning_rate: float, batch_size: int) -> None:
+        super().__init__(network, learning_rate)
         self.config, self.batch_size = config, batch_size
         self.first = True
         self.anchor()
@@ -108,7 +103,7 @@ class UCL(SAC):
         layer = partial(MoVELinear, experts=1, **node_options(config.ratio))
         network = twin_of(inputs, config.hidden, layer) if outputs is None else network_of(inputs, outputs, config.hidden, layer)
         shrink_means(network, config.ratio)
-        part = UCLPart(network, config, config.batch_size)
+        part = UCLPart(network, config, config.learning_rate, config.batch_size)
         for chain in part.chains:
             start_small(chain.get_submodule("head"))
         part.anchor()
