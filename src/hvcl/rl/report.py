@@ -73,10 +73,15 @@ def render(runs: Sequence[RLRun], pictures: Sequence[tuple[str, list[tuple[str, 
     first = runs[0]
     styles = [f"series-{n % COLOURS + 1} dashes-{n // COLOURS % 3}" for n in range(len(runs))]
     names = ["cumulative_reward", "average_performance", "forgetting"]
+    scratch = [r["learning_areas"] for run in runs if run.method == "reset" for r in run.results]
+
+    def transfer(run: RLRun) -> str:
+        return "–" if run.method == "reset" else transfer_of([r["learning_areas"] for r in run.results], scratch)
+
     rows = []
     for run in runs:
-        cells = [_over([r[name] for r in run.results]) for name in names] + [_transfer(run, runs)]
-        ends = [_over([r["returns_at_the_end"][k] for r in run.results], 0) for k in range(len(run.tasks))]
+        cells = [over([r[name] for r in run.results]) for name in names] + [transfer(run)]
+        ends = [over([r["returns_at_the_end"][k] for r in run.results], 0) for k in range(len(run.tasks))]
         rows.append((run.method, len(run.results), cells, ends))
     environment = Environment(loader=PackageLoader("hvcl.report", ""), autoescape=True, undefined=StrictUndefined)
     return environment.get_template("rl.html").render(
@@ -99,7 +104,7 @@ def _asset(name: str) -> Markup:
     return Markup(resources.files("hvcl.report").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _over(values: list[Any], digits: int = 3) -> str:
+def over(values: list[Any], digits: int = 3) -> str:
     """Mean and standard deviation over seeds."""
     known = [float(value) for value in values if value is not None]
     if not known:
@@ -108,13 +113,12 @@ def _over(values: list[Any], digits: int = 3) -> str:
     return mean if len(known) < 2 else f"{mean} ± {statistics.stdev(known):.{digits}f}"
 
 
-def _transfer(run: RLRun, runs: Sequence[RLRun]) -> str:
-    """Forward transfer against the runs that learned every task from scratch, if there are some."""
-    scratch = [r["learning_areas"] for other in runs if other.method == "reset" for r in other.results]
-    if not scratch or run.method == "reset":
+def transfer_of(areas: list[list[float] | None], scratch: list[list[float]], digits: int = 3) -> str:
+    """Forward transfer of runs with these learning areas against those of agents that learned every task from scratch."""
+    if not scratch:
         return "–"
-    base = [statistics.fmean(areas) for areas in zip(*scratch, strict=True)]
-    return _over([scores.forward_transfer(r["learning_areas"], base) for r in run.results if r["learning_areas"]])
+    base = [statistics.fmean(values) for values in zip(*scratch, strict=True)]
+    return over([scores.forward_transfer(area, base) for area in areas if area], digits)
 
 
 def _series(label: str, style: str, curves: list[dict[float, float]]) -> Series:

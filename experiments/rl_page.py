@@ -1,0 +1,138 @@
+"""Draws docs/rl/bullet.svg and fills the tables of docs/rl/README.md, from results/rl-bullet-*.json and the comparison with
+Stable-Baselines3, and nothing else.
+
+    .venv-bench/bin/python experiments/rl_page.py
+
+The figure is laid out as the paper's: cumulative normalised reward J above, the returns in every task below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+
+import matplotlib.pyplot as plt
+
+from hvcl.rl import scores
+from hvcl.rl.report import over, transfer_of
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "rl" / "README.md"
+ORDER = ("reset", "naive", "ewc", "ucl", "hvcl", "hvcl-growing")
+COLOURS = ("#8b9099", "#24272c", "#b8860b", "#a23b72", "#2f5fa8", "#1a9274")
+INK, FAINT = "#24272c", "#d9dce1"
+
+
+def documents() -> dict[str, dict[str, Any]]:
+    """The committed results by method, in a fixed order."""
+    found = {path: json.loads(path.read_text()) for path in sorted((ROOT / "results").glob("rl-bullet-*.json"))}
+    by_method = {document["method"]: document for document in found.values()}
+    return {method: by_method[method] for method in ORDER if method in by_method}
+
+
+def curve(result: dict[str, Any]) -> list[scores.Point]:
+    return [scores.Point(time, tuple(values)) for time, *values in result["curve"]]
+
+
+def cumulative(result: dict[str, Any]) -> dict[float, float]:
+    """J over time, where it means something."""
+    references = [scores.Reference(*pair) for pair in result["references"]]
+    values = {p.time: scores.cumulative(p, references, result["returns_when_learned"]) for p in curve(result)}
+    return {time: value for time, value in values.items() if value is not None}
+
+
+def line(axes: Any, curves: list[dict[float, float]], colour: str, label: str) -> None:
+    """The mean over seeds where all have a value, and each seed as a thin line."""
+    times = sorted(set.intersection(*(set(curve) for curve in curves)))
+    axes.plot(times, [statistics.fmean(c[t] for c in curves) for t in times], color=colour, lw=1.8, label=label)
+    for one in curves:
+        axes.plot(sorted(one), [one[t] for t in sorted(one)], color=colour, lw=0.6, alpha=0.5)
+
+
+def draw(found: dict[str, dict[str, Any]], target: Path) -> None:
+    names = next(iter(found.values()))["results"][0]["task_names"]
+    plt.rcParams.update({"svg.hashsalt": "hvcl", "font.family": "sans-serif", "axes.edgecolor": "#8b9099", "text.color": INK})
+    figure = plt.figure(figsize=(11, 6.4), layout="constrained", facecolor="white")
+    top, bottom = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+    axes = [top.subplots(), *bottom.subplots(1, len(names))]
+    for (method, document), colour in zip(found.items(), COLOURS, strict=False):
+        results = document["results"]
+        line(axes[0], [cumulative(result) for result in results], colour, method)
+        for task in range(len(names)):
+            values = [{p.time: r for p in curve(result) if (r := p.returns[task]) is not None} for result in results]
+            line(axes[task + 1], values, colour, method)
+    axes[0].set_title("Cumulative normalised reward J", fontsize=10, loc="left", fontweight="bold")
+    axes[0].legend(fontsize=8, frameon=False, loc="upper left")
+    for name, one in zip(names, axes[1:], strict=True):
+        one.set_title(f"{name}: return", fontsize=8.5, loc="left", fontweight="bold")
+    for one in axes:
+        one.set_xlim(0, len(names))
+        one.set_xticks(range(len(names) + 1))
+        one.tick_params(labelsize=8)
+        one.spines[["top", "right"]].set_visible(False)
+        for boundary in range(1, len(names)):
+            one.axvline(boundary, color=FAINT, lw=0.8)
+    axes[0].set_xlabel("tasks learned", fontsize=8.5)
+    part = target.with_name(target.name + ".part")
+    figure.savefig(part, format="svg", metadata={"Date": None})
+    os.replace(part, target)
+    plt.close(figure)
+
+
+def chain_table(found: dict[str, dict[str, Any]]) -> str:
+    """A row a method: scores, then the return in each task right after it was learned and at the end."""
+    names = next(iter(found.values()))["results"][0]["task_names"]
+    head = ["method", "J(5)", "average performance", "forgetting", "forward transfer", *names, "seeds"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    scratch = [result["learning_areas"] for result in found.get("reset", {"results": []})["results"]]
+    for method, document in found.items():
+        results = document["results"]
+        cells = [over([r[key] for r in results], 2) for key in ("cumulative_reward", "average_performance", "forgetting")]
+        cells.append("–" if method == "reset" else transfer_of([r["learning_areas"] for r in results], scratch, 2))
+        for task in range(len(names)):
+            then = over([r["returns_when_learned"][task] for r in results], 0)
+            now = over([r["returns_at_the_end"][task] for r in results], 0)
+            cells.append(f"{then} → {now}")
+        lines.append(f"| {method} | {' | '.join(cells)} | {len(results)} |")
+    return "\n".join(lines)
+
+
+def peer_table() -> str:
+    """Our dense SAC and Stable-Baselines3's."""
+    log = ROOT / "experiments" / "rl_sac_against_sb3.jsonl"
+    rows = [json.loads(text) for text in log.read_text().splitlines()] if log.exists() else []
+    lines = ["| task | steps | ours | Stable-Baselines3 | seeds |", "|---|---|---|---|---|"]
+    for task, steps in dict.fromkeys((row["task"], row["steps"]) for row in rows):
+        mine = [row for row in rows if (row["task"], row["steps"]) == (task, steps)]
+        returns = {who: [row["mean_return"] for row in mine if row["who"] == who] for who in ("ours", "sb3")}
+        if min(map(len, returns.values())):
+            shown = " | ".join(f"{over(values, 0)} ({', '.join(f'{v:.0f}' for v in values)})" for values in returns.values())
+            lines.append(f"| {task} | {steps:,} | {shown} | {min(map(len, returns.values()))} |")
+    return "\n".join(lines)
+
+
+def fill(text: str, mark: str, content: str) -> str:
+    """`text` with what stands between the marks replaced."""
+    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
+
+
+def main() -> None:
+    found = documents()
+    text = fill(PAGE.read_text(), "against stable-baselines3", peer_table())
+    if found:
+        text = fill(text, "chain", chain_table(found))
+        draw(found, PAGE.with_name("bullet.svg"))
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
