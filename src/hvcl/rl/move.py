@@ -23,11 +23,13 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 
+from hvcl.kernels import load_kernels
 from hvcl.layers.base import TINY, _Trace
 from hvcl.layers.diversity import log_determinant, median_width, squared_distances
 from hvcl.layers.module import VariationalModule
 from hvcl.posteriors import MeanFieldGaussian
 from hvcl.posteriors.mean_field import SigmaKind
+from hvcl.rl.compiled import Compiled
 from hvcl.rl.dense import SLOPE
 
 
@@ -68,6 +70,11 @@ class StackedMoVELinear(VariationalModule):
             z = (chosen.unsqueeze(3) * x.unsqueeze(2)).flatten(2)
             y = torch.baddbmm(torch.bmm(chosen, bias), z, mean)
         return y + self._noise(x, z, chosen) if self.is_sampling else y
+
+    def parameters_in_order(self) -> list[Tensor]:
+        """mean, rho, bias, and with several experts the gate's weight and bias."""
+        own: list[Tensor] = [self.posterior.mean, self.posterior.rho, self.bias]
+        return own if self.experts == 1 else [*own, self.gate_weight, self.gate_bias]
 
     def _choose(self, x: Tensor) -> Tensor:
         """P(x): the gate's probability of the most probable expert, 0 for the others, ``[copies, B, M]``."""
@@ -191,10 +198,22 @@ class StackedMoVE(nn.Module):
         super().__init__()
         sizes = itertools.pairwise((inputs, *hidden, outputs))
         self.layers = nn.ModuleList([StackedMoVELinear(*size, experts, copies, sigma, initial_sigma) for size in sizes])
-        self.copies = copies
+        self.copies, self.experts = copies, experts
+        self.unit = sigma == "unit"
+        self.compiled = Compiled()
 
     def forward(self, x: Tensor) -> Tensor:
         """The answers of all copies side by side."""
+        first = self.layers[0]
+        assert isinstance(first, StackedMoVELinear)
+        kernels = load_kernels(first.bias) if self.unit and len(x) else None
+        if kernels is None:
+            self.compiled.terms = None
+            return self.plain(x)
+        return self.compiled.run(self.layers, x, first.is_sampling, kernels)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """`forward` in plain operations; after it, the layers themselves have the terms."""
         h = x.unsqueeze(0).expand(self.copies, -1, -1)
         for number, layer in enumerate(self.layers):
             h = layer(F.leaky_relu(h, SLOPE) if number else h)
