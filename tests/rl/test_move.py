@@ -182,8 +182,9 @@ def test_compiled_passes_may_overlap_and_add_up():
 
 
 @compiled
-def test_a_network_without_gradients_of_its_own_passes_them_to_its_input():
-    network = network_of(4, 2).eval().requires_grad_(False)
+@pytest.mark.parametrize("experts", [4, 1])
+def test_a_network_without_gradients_of_its_own_passes_them_to_its_input(experts):
+    network = network_of(experts, 2).eval().requires_grad_(False)
     x = torch.randn(20, 7, requires_grad=True)
     weight = torch.randn(20, 6)
     found, expected = (torch.autograd.grad((answers * weight).sum(), x)[0] for answers in (network(x), network.plain(x)))
