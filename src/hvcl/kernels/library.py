@@ -107,6 +107,8 @@ class Kernels:
         self._product = function("product", *[size] * 3, pointer, flag, pointer, flag, ctypes.c_float, pointer)
         self._dense_forward = function("dense_forward", pointer)
         self._dense_backward = function("dense_backward", pointer)
+        # the same with addresses instead of tensors, for callers whose memory stays where it is
+        self.product_at, self.dense_forward_at, self.dense_backward_at = self._product, self._dense_forward, self._dense_backward
         self._conv_forward = function("conv_forward", pointer)
         self._conv_backward = function("conv_backward", pointer)
         self._pair_distances = function("pair_distances", size, size, pointer, flag, ctypes.c_double, size, *[pointer] * 3)

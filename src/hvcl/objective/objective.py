@@ -89,9 +89,7 @@ class Objective:
             raise InputError(f"num_data must be at least 1, got {num_data}")
         if utility.numel() == 0:
             raise InputError("the utility is empty: a loss needs at least one example")
-        weights = {name: schedule.value(progress) for name, schedule in self.schedules.items()} | self.weights
-        weights["diversity"] *= self.diversity_every if self.calls % self.diversity_every == 0 else 0
-        self.calls += 1
+        weights = self.weights_at(progress)
         mean = utility.mean()
         values: list[Tensor] = []
         names: list[str] = []
@@ -114,6 +112,18 @@ class Objective:
             if name in terms:
                 schedule.observe(terms[name])
         return Loss(torch.dot(stacked, stacked.new_tensor(costs)) - mean, terms)
+
+    def weights_at(self, progress: float) -> dict[str, float]:
+        """The weight of every term in the present call, which is counted."""
+        weights = {name: schedule.value(progress) for name, schedule in self.schedules.items()} | self.weights
+        weights["diversity"] *= self.diversity_every if self.diversity_is_due else 0
+        self.calls += 1
+        return weights
+
+    @property
+    def diversity_is_due(self) -> bool:
+        """Whether the next call computes the diversity."""
+        return self.weights["diversity"] != 0 and self.calls % self.diversity_every == 0
 
     def _adapts(self, name: str) -> bool:
         """Cyclic weights pass through zero; their terms are still computed, so that logs have no holes."""

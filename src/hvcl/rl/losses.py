@@ -1,4 +1,4 @@
-"""The critics' loss as one node of the graph."""
+"""The losses of critics and actor, each as one node of the graph."""
 
 from __future__ import annotations
 
@@ -26,3 +26,22 @@ class _WeightedSquares(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.saved_tensors[0] * grad, None
+
+
+def soft_value_loss(log_pi: Tensor, q: Tensor, alpha: float) -> Tensor:
+    """Mean over rows of alpha * log pi - min_i Q_i; log-probabilities ``[B]``, critics ``[B, critics]``."""
+    loss: Tensor = _SoftValueLoss.apply(log_pi, q, alpha)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _SoftValueLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, log_pi: Tensor, q: Tensor, alpha: float) -> Tensor:
+        least, which = q.min(1, keepdim=True)
+        ctx.slope, ctx.alpha = torch.zeros_like(q).scatter_(1, which, -1 / len(q)), alpha
+        return torch.sub(log_pi.mean() * alpha, least.mean())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        return (grad * (ctx.alpha / len(ctx.slope))).expand(len(ctx.slope)), ctx.slope * grad, None

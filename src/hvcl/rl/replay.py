@@ -58,9 +58,9 @@ class PrioritizedReplay:
         if not 0 <= alpha <= 1:
             raise InputError(f"alpha must lie between 0 (uniform) and 1, got {alpha}")
         self.capacity, self.alpha = capacity, alpha
-        sizes = (observations, actions, 1, observations, 1, actions)
-        ends = np.cumsum(sizes)
-        self._parts = [slice(int(end - size), int(end)) for size, end in zip(sizes, ends, strict=True)]
+        self._sizes = [observations, actions, 1, observations, 1, actions]
+        ends = np.cumsum(self._sizes)
+        self._parts = [slice(int(end - size), int(end)) for size, end in zip(self._sizes, ends, strict=True)]
         self._rows = np.empty((capacity, int(ends[-1])), np.float32)
         self._tree = SumTree(capacity)
         self._random = np.random.Generator(np.random.PCG64(seed))
@@ -93,7 +93,7 @@ class PrioritizedReplay:
         else:
             weight = torch.ones(count)
         rows = torch.from_numpy(self._rows[places])
-        observation, action, reward, following, terminal, mask = (rows[:, part] for part in self._parts)
+        observation, action, reward, following, terminal, mask = rows.split(self._sizes, 1)
         pair = rows[:, : observation.shape[1] + action.shape[1]]
         return Batch(pair, observation, reward[:, 0], following, terminal[:, 0], mask, weight, places)
 

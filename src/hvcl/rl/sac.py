@@ -22,7 +22,7 @@ from hvcl.errors import InputError
 from hvcl.learners.random import RandomState
 from hvcl.rl.agent import Agent, State
 from hvcl.rl.environments import Array
-from hvcl.rl.losses import weighted_squares
+from hvcl.rl.losses import soft_value_loss, weighted_squares
 from hvcl.rl.networks import network_of, twin_of
 from hvcl.rl.part import Part, Terms
 from hvcl.rl.replay import PrioritizedReplay, Transitions
@@ -116,8 +116,8 @@ class SAC(Agent):
             self.replay.reprioritize(batch.places, error.detach().abs().mean(1).numpy())
 
             action, log_pi = sample(self.actor(batch.observation), batch.mask)
-            q = self.critic.mirror(torch.cat([batch.observation, action], 1)).min(1).values
-            actor_loss = (alpha * log_pi - q).mean()
+            q = self.critic.mirror(torch.cat([batch.observation, action], 1))
+            actor_loss = soft_value_loss(log_pi, q, alpha)
             of_actor = self.actor.step(actor_loss, self.progress)
 
         surprise = (log_pi.detach().sum() - batch.mask.sum()).item() / config.batch_size

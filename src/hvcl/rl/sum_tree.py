@@ -15,22 +15,25 @@ class SumTree:
     """`capacity` leaves with weights of at least 0; node i has the children 2i and 2i + 1, and node 1 the total.
 
     Parents are recomputed from their children, never adjusted by differences: no rounding error ever piles up. Weights may be set
-    any number of times before the sums above them are brought up to date, which happens once, when they are asked for.
+    any number of times before the sums above them are brought up to date, which happens once, when they are asked for. Only the
+    smallest subtree that has all leaves with weights is walked through.
     """
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
             raise InputError(f"capacity must be at least 1, got {capacity}")
         self.capacity = capacity
-        self._depth = max(1, (capacity - 1).bit_length())
-        self._leaves = 1 << self._depth
+        self._leaves = 1 << max(1, (capacity - 1).bit_length())
         self._nodes = np.zeros(2 * self._leaves)
         self._changed: list[Indices] = []
+        self._levels = 0
+        """Above the leaves, to the root of the subtree in use."""
 
     def set(self, leaves: Indices, weights: Weights) -> None:
         """New weights of some leaves; of a leaf that is named twice the last counts."""
         places = leaves + self._leaves
         self._nodes[places] = weights
+        self._levels = max(self._levels, int(leaves.max(initial=0)).bit_length())
         self._changed.append(places)
 
     def get(self, leaves: Indices) -> Weights:
@@ -42,13 +45,13 @@ class SumTree:
     def total(self) -> float:
         """The sum of all weights."""
         self._bring_up_to_date()
-        return float(self._nodes[1])
+        return float(self._nodes[self._leaves >> self._levels])
 
     def find(self, masses: Weights) -> Indices:
         """The leaves at which the running sum of the weights first exceeds each of `masses`, all of them below `total`."""
         self._bring_up_to_date()
-        nodes, rest, node = self._nodes, masses.copy(), np.ones(len(masses), np.int64)
-        for _ in range(self._depth):
+        nodes, rest, node = self._nodes, masses.copy(), np.full(len(masses), self._leaves >> self._levels)
+        for _ in range(self._levels):
             node <<= 1
             left = nodes[node]
             right = rest >= left
@@ -71,6 +74,7 @@ class SumTree:
         """All weights 0."""
         self._nodes = np.zeros_like(self._nodes)  # fresh memory is zero for free
         self._changed = []
+        self._levels = 0
 
     def _bring_up_to_date(self) -> None:
         if not self._changed:
@@ -78,6 +82,7 @@ class SumTree:
         node = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
         self._changed = []
         nodes = self._nodes
-        for _ in range(self._depth):
+        left, right = nodes[::2], nodes[1::2]
+        for _ in range(self._levels):
             node = node >> 1
-            nodes[node] = nodes[2 * node] + nodes[2 * node + 1]
+            nodes[node] = left[node] + right[node]

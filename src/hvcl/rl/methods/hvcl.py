@@ -13,12 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hvcl.layers import consolidate, variational_modules
 from hvcl.objective import Objective
+from hvcl.objective.objective import PER_DATA_SET
 from hvcl.posteriors.mean_field import SigmaKind
 from hvcl.rl.agent import State
+from hvcl.rl.compiled import NAMES
 from hvcl.rl.environments import Array
 from hvcl.rl.methods.registry import register
 from hvcl.rl.move import StackedMoVE, StackedMoVELinear
@@ -50,7 +52,10 @@ class HVCLSACConfig(SACConfig):
 class HVCLPart(Part):
     """A network of MoVE layers with its objective."""
 
-    def __init__(self, network: nn.Module, config: HVCLSACConfig) -> None:
+    network: StackedMoVE
+    mirror: StackedMoVE
+
+    def __init__(self, network: StackedMoVE, config: HVCLSACConfig) -> None:
         super().__init__(network, config.learning_rate)
         self.objective = Objective(
             gate_kl=config.beta_gate,
@@ -61,11 +66,24 @@ class HVCLPart(Part):
         self.num_data = 1
         """N_t."""
 
+    def __call__(self, x: Tensor) -> Tensor:
+        """The network's outputs, to be learned from."""
+        self.network.compiled.diverse = self.objective.diversity_is_due
+        return super().__call__(x)
+
     def priced(self, loss: Tensor, progress: float) -> tuple[Tensor, Terms]:
         """The objective, with minus the loss as utility."""
-        total, terms = self.objective(-loss, self.network, self.num_data, progress)
-        del terms["utility"]
-        return total, terms
+        found = self.network.compiled.terms
+        if found is None:
+            total, terms = self.objective(-loss, self.network, self.num_data, progress)
+            del terms["utility"]
+            return total, terms
+        weights = self.objective.weights_at(progress)
+        shares = [1 / self.num_data if name in PER_DATA_SET else 1.0 for name in NAMES]
+        costs = [weights[name] * share for name, share in zip(NAMES, shares, strict=True)]
+        told = NAMES if self.network.experts > 1 else NAMES[:1]
+        terms = {name: share * value for name, share, value in zip(told, shares, found.tolist(), strict=False) if weights[name]}
+        return loss + torch.dot(found, torch.tensor(costs)), terms
 
     def end_task(self, inputs: Tensor, curvature: Tensor) -> None:
         """Every posterior becomes the prior of the next task."""
@@ -109,6 +127,6 @@ class HVCL(SAC):
         """For every layer of the actor, the share of the observations that goes to each expert."""
         if self.config.experts == 1:
             return {}
-        self.actor.mirror(torch.from_numpy(self.check(observations)))
+        self.actor.mirror.plain(torch.from_numpy(self.check(observations)))
         layers = [layer for _, layer in variational_modules(self.actor.mirror) if isinstance(layer, StackedMoVELinear)]
         return {f"layer {number + 1}": layer.shares()[0] for number, layer in enumerate(layers)}
