@@ -3,7 +3,8 @@ Stable-Baselines3, and nothing else.
 
     .venv-bench/bin/python experiments/rl_page.py
 
-The figure is laid out as the paper's: cumulative normalised reward J above, the returns in every task below.
+The figure is laid out as the paper's: cumulative normalised reward J above (of returns less those of random actions, because
+some returns are negative), the returns in every task below.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ def curve(result: dict[str, Any]) -> list[scores.Point]:
     return [scores.Point(time, tuple(values)) for time, *values in result["curve"]]
 
 
-def cumulative(result: dict[str, Any]) -> dict[float, float]:
+def cumulative(result: dict[str, Any], above_random: bool) -> dict[float, float]:
     """J over time, where it means something."""
     references = [scores.Reference(*pair) for pair in result["references"]]
-    values = {p.time: scores.cumulative(p, references, result["returns_when_learned"]) for p in curve(result)}
+    values = {p.time: scores.cumulative(p, references, result["returns_when_learned"], above_random) for p in curve(result)}
     return {time: value for time, value in values.items() if value is not None}
 
 
@@ -64,11 +65,13 @@ def draw(found: dict[str, dict[str, Any]], target: Path) -> None:
     axes = [top.subplots(), *bottom.subplots(1, len(names))]
     for (method, document), colour in zip(found.items(), COLOURS, strict=False):
         results = document["results"]
-        line(axes[0], [cumulative(result) for result in results], colour, method)
+        line(axes[0], [cumulative(result, True) for result in results], colour, method)
         for task in range(len(names)):
             values = [{p.time: r for p in curve(result) if (r := p.returns[task]) is not None} for result in results]
             line(axes[task + 1], values, colour, method)
-    axes[0].set_title("Cumulative normalised reward J", fontsize=10, loc="left", fontweight="bold")
+    axes[0].set_title(
+        "Cumulative normalised reward J, of returns above those of random actions", fontsize=10, loc="left", fontweight="bold"
+    )
     axes[0].legend(fontsize=8, frameon=False, loc="upper left")
     for name, one in zip(names, axes[1:], strict=True):
         one.set_title(f"{name}: return", fontsize=8.5, loc="left", fontweight="bold")
@@ -89,12 +92,14 @@ def draw(found: dict[str, dict[str, Any]], target: Path) -> None:
 def chain_table(found: dict[str, dict[str, Any]]) -> str:
     """A row a method: scores, then the return in each task right after it was learned and at the end."""
     names = next(iter(found.values()))["results"][0]["task_names"]
-    head = ["method", "J(5)", "average performance", "forgetting", "forward transfer", *names, "seeds"]
+    head = ["method", "J(5)", "J(5) above random", "average performance", "forgetting", "forward transfer", *names, "seeds"]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     scratch = [result["learning_areas"] for result in found.get("reset", {"results": []})["results"]]
     for method, document in found.items():
         results = document["results"]
-        cells = [over([r[key] for r in results], 2) for key in ("cumulative_reward", "average_performance", "forgetting")]
+        ends = [[cumulative(r, above).get(float(len(names))) for r in results] for above in (False, True)]
+        cells = [over(values, 2) for values in ends]
+        cells += [over([r[key] for r in results], 2) for key in ("average_performance", "forgetting")]
         cells.append("–" if method == "reset" else transfer_of([r["learning_areas"] for r in results], scratch, 2))
         for task in range(len(names)):
             then = over([r["returns_when_learned"][task] for r in results], 0)

@@ -32,3 +32,12 @@ def test_unfinished_runs_have_no_scores():
         scores.average_performance(POINTS[0], REFERENCES)
     with pytest.raises(InputError, match="same tasks"):
         scores.forward_transfer([0.1], [0.1, 0.2])
+
+
+def test_cumulative_above_random_holds_where_returns_are_negative():
+    references = [scores.Reference(-100.0, 100.0), scores.Reference(0.0, 10.0)]
+    point = scores.Point(2.0, (-90.0, 5.0))
+    norms = [-50.0, 5.0]
+    assert scores.cumulative(point, references, norms) is None
+    assert scores.cumulative(point, references, norms, above_random=True) == pytest.approx(10 / 50 + 1)
+    assert scores.cumulative(point, references, [-99.0, 5.0], above_random=True) is None

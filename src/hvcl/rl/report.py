@@ -72,7 +72,7 @@ def render(runs: Sequence[RLRun], pictures: Sequence[tuple[str, list[tuple[str, 
     """The page; `pictures` are methods with the pictures of each task."""
     first = runs[0]
     styles = [f"series-{n % COLOURS + 1} dashes-{n // COLOURS % 3}" for n in range(len(runs))]
-    names = ["cumulative_reward", "average_performance", "forgetting"]
+    names = ["cumulative_reward", "cumulative_above_random", "average_performance", "forgetting"]
     scratch = [r["learning_areas"] for run in runs if run.method == "reset" for r in run.results]
 
     def transfer(run: RLRun) -> str:

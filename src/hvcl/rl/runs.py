@@ -238,6 +238,7 @@ def summarise(tasks: Sequence, evaluations: list[dict[str, Any]], agent: Agent) 
         "returns_when_learned": norms,
         "returns_at_the_end": list(last.returns),
         "cumulative_reward": scores.cumulative(last, references, norms) if learned else None,
+        "cumulative_above_random": scores.cumulative(last, references, norms, above_random=True) if learned else None,
         "average_performance": scores.average_performance(last, references),
         "forgetting": scores.forgetting(last, references, norms) if learned else None,
         "learning_areas": areas,

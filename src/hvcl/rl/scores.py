@@ -2,6 +2,8 @@ r"""What a run on a chain of tasks comes to.
 
 - J(t) = sum_k R_k(t) / R_k(k): mean returns over those right after the task was learned (the paper's). Meaningless where a
   normaliser is near zero or negative: such tasks make it None, and raw returns always stand beside it.
+- J(t) above random: the same of returns less those of random actions, sum_k p_k(t) / p_k(k), which means something wherever an
+  agent has learned anything.
 - Continual World's scores (Wolczyk et al., 2021), with performances p = (return - low) / (high - low) scaled by stated references
   in place of success rates. With p_i(t) the performance in task i at time t, T the end, and task i learned from t_{i-1} to t_i:
   average performance 1/N sum_i p_i(T); forgetting 1/N sum_i p_i(t_i) - p_i(T); forward transfer
@@ -47,15 +49,18 @@ def normalisers(points: Values[Point], tasks: int) -> list[float | None]:
     return [ends[task + 1][task] if task + 1 in ends else None for task in range(tasks)]
 
 
-def cumulative(point: Point, references: Values[Reference], norms: Values[float | None]) -> float | None:
+def cumulative(
+    point: Point, references: Values[Reference], norms: Values[float | None], above_random: bool = False
+) -> float | None:
     """J at one time; None if it means nothing because a normaliser is missing, negative or near zero."""
     total = 0.0
     for value, reference, norm in zip(point.returns, references, norms, strict=True):
         if value is None:
             continue
-        if norm is None or norm < NEGLIGIBLE * abs(reference.high - reference.low):
+        zero = reference.low if above_random else 0.0
+        if norm is None or norm - zero < NEGLIGIBLE * abs(reference.high - reference.low):
             return None
-        total += value / norm
+        total += (value - zero) / (norm - zero)
     return total
 
 
