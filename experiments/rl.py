@@ -3,7 +3,7 @@
     python experiments/rl.py [--methods naive,...] [--seeds 1,2] [--workers 1]
 
 Every method and seed is a run of its own under runs/rl-bullet/METHOD, which goes on where it was stopped; what is finished is
-written to results/rl-bullet-METHOD.json, with the settings and the environment that made it. The paper trains for a million
+written to results/rl/bullet-METHOD.json, with the settings and the environment that made it. The paper trains for a million
 steps a task: these figures are not to be held against its own.
 """
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default="1,2")
     parser.add_argument("--out", type=Path, default=Path("runs/rl-bullet"))
-    parser.add_argument("--results", type=Path, default=ROOT / "results")
+    parser.add_argument("--results", type=Path, default=ROOT / "results" / "rl")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     seeds = parse_seeds(options.seeds)
@@ -54,7 +54,7 @@ def write_result(folder: RLRunFolder, config: RLConfig, results: Path) -> None:
         "environment": read_json(folder.seed(done[0]).path / "environment.json"),
         "results": [folder.seed(seed).result() for seed in done],
     }
-    write_json(results / f"rl-bullet-{config.method}.json", document)
+    write_json(results / f"bullet-{config.method}.json", document)
 
 
 if __name__ == "__main__":

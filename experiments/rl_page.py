@@ -1,4 +1,4 @@
-"""Draws docs/rl/bullet.svg and fills the tables of docs/rl/README.md, from results/rl-bullet-*.json and the comparison with
+"""Draws docs/rl/bullet.svg and fills the tables of docs/rl/README.md, from results/rl/bullet-*.json and the comparison with
 Stable-Baselines3, and nothing else.
 
     .venv-bench/bin/python experiments/rl_page.py
@@ -33,7 +33,7 @@ INK, FAINT = "#24272c", "#d9dce1"
 
 def documents() -> dict[str, dict[str, Any]]:
     """The committed results by method, in a fixed order."""
-    found = {path: json.loads(path.read_text()) for path in sorted((ROOT / "results").glob("rl-bullet-*.json"))}
+    found = {path: json.loads(path.read_text()) for path in sorted((ROOT / "results" / "rl").glob("bullet-*.json"))}
     by_method = {document["method"]: document for document in found.values()}
     return {method: by_method[method] for method in ORDER if method in by_method}
 
