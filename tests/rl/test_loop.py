@@ -153,3 +153,14 @@ def test_a_folder_with_another_run_is_refused(tmp_path):
         folder.prepare(config("naive"), {}, resume=False, force=False)
     with pytest.raises(InputError, match="at least 1"):
         Protocol(steps=0)
+
+
+def test_what_j_compares_is_measured_with_more_episodes():
+    tasks = Sequence("counts", (Task("a", Counter, 0, 5), Task("b", Counter, 0, 5)))
+    counts = []
+
+    def on_stage(stage, position):
+        counts.append({task: len(outcome.returns) for task, outcome in stage.outcomes.items()})
+
+    run(tasks, Witness(), Protocol(steps=8, evaluate_every=4, episodes=1, final_episodes=3), 0, on_stage=on_stage)
+    assert counts == [{0: 1}, {0: 3}, {0: 1, 1: 1}, {0: 3, 1: 3}]

@@ -37,7 +37,7 @@ class Protocol:
     episodes: int = 3
     """Episodes of each task in an evaluation."""
     final_episodes: int = 10
-    """Episodes of a task in the evaluation right after it was learned: what J(t) is normalised with."""
+    """Episodes of a task in the evaluation right after it was learned, which J(t) is normalised with, and in the last one."""
 
     def __post_init__(self) -> None:
         if min(self.steps, self.environments, self.evaluate_every, self.episodes, self.final_episodes) < 1:
@@ -99,7 +99,8 @@ def run(
             agent.on_task_end()
         outcomes = {}
         for task in range(max(tasks) + 1):
-            episodes = protocol.final_episodes if finished and task in tasks else protocol.episodes
+            counts = finished and (task in tasks or phase == len(phases) - 1)
+            episodes = protocol.final_episodes if counts else protocol.episodes
             outcomes[task] = evaluate(agent, sequence, task, episodes, seed, EVALUATION, phase, step)
         position = Position(phase + 1, 0) if finished else Position(phase, step)
         on_stage(Stage(phase, step, finished, training, terms, outcomes), position)
