@@ -3,8 +3,8 @@ Stable-Baselines3, and nothing else.
 
     .venv-bench/bin/python experiments/rl_page.py
 
-The figure is laid out as the paper's: cumulative normalised reward J above (of returns less those of random actions, because
-some returns are negative), the returns in every task below.
+The figure is laid out as the paper's: cumulative normalised reward J above, the returns in every task below; beside J, which
+means nothing once a return right after learning is negative, the sum of performances.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ def cumulative(result: dict[str, Any], above_random: bool) -> dict[float, float]
     return {time: value for time, value in values.items() if value is not None}
 
 
+def performance(result: dict[str, Any]) -> dict[float, float]:
+    """Sum of the performances in the tasks seen so far, over time."""
+    references = [scores.Reference(*pair) for pair in result["references"]]
+    return {p.time: scores.cumulative_performance(p, references) for p in curve(result)}
+
+
 def line(axes: Any, curves: list[dict[float, float]], colour: str, label: str) -> None:
     """The mean over seeds where all have a value, and each seed as a thin line."""
     times = sorted(set.intersection(*(set(curve) for curve in curves)))
@@ -62,18 +68,19 @@ def draw(found: dict[str, dict[str, Any]], target: Path) -> None:
     plt.rcParams.update({"svg.hashsalt": "hvcl", "font.family": "sans-serif", "axes.edgecolor": "#8b9099", "text.color": INK})
     figure = plt.figure(figsize=(11, 6.4), layout="constrained", facecolor="white")
     top, bottom = figure.subfigures(2, 1, height_ratios=(1.15, 1))
-    axes = [top.subplots(), *bottom.subplots(1, len(names))]
-    for (method, document), colour in zip(found.items(), COLOURS, strict=False):
-        results = document["results"]
-        line(axes[0], [cumulative(result, True) for result in results], colour, method)
+    left, right = top.subplots(1, 2)
+    axes = [left, right, *bottom.subplots(1, len(names))]
+    for method, document in found.items():
+        colour, results = COLOURS[ORDER.index(method)], document["results"]
+        line(left, [cumulative(result, False) for result in results], colour, method)
+        line(right, [performance(result) for result in results], colour, method)
         for task in range(len(names)):
             values = [{p.time: r for p in curve(result) if (r := p.returns[task]) is not None} for result in results]
-            line(axes[task + 1], values, colour, method)
-    axes[0].set_title(
-        "Cumulative normalised reward J, of returns above those of random actions", fontsize=10, loc="left", fontweight="bold"
-    )
-    axes[0].legend(fontsize=8, frameon=False, loc="upper left")
-    for name, one in zip(names, axes[1:], strict=True):
+            line(axes[task + 2], values, colour, method)
+    left.set_title("Cumulative normalised reward J", fontsize=10, loc="left", fontweight="bold")
+    right.set_title("Sum of performances (0 random, 1 good)", fontsize=10, loc="left", fontweight="bold")
+    right.legend(fontsize=8, frameon=False, loc="upper left")
+    for name, one in zip(names, axes[2:], strict=True):
         one.set_title(f"{name}: return", fontsize=8.5, loc="left", fontweight="bold")
     for one in axes:
         one.set_xlim(0, len(names))
@@ -82,7 +89,8 @@ def draw(found: dict[str, dict[str, Any]], target: Path) -> None:
         one.spines[["top", "right"]].set_visible(False)
         for boundary in range(1, len(names)):
             one.axvline(boundary, color=FAINT, lw=0.8)
-    axes[0].set_xlabel("tasks learned", fontsize=8.5)
+    for one in (left, right):
+        one.set_xlabel("tasks learned", fontsize=8.5)
     part = target.with_name(target.name + ".part")
     figure.savefig(part, format="svg", metadata={"Date": None})
     os.replace(part, target)

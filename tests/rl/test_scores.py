@@ -41,3 +41,9 @@ def test_cumulative_above_random_holds_where_returns_are_negative():
     assert scores.cumulative(point, references, norms) is None
     assert scores.cumulative(point, references, norms, above_random=True) == pytest.approx(10 / 50 + 1)
     assert scores.cumulative(point, references, [-99.0, 5.0], above_random=True) is None
+
+
+def test_cumulative_performance_counts_the_tasks_seen():
+    references = [scores.Reference(-100.0, 100.0), scores.Reference(0.0, 10.0)]
+    assert scores.cumulative_performance(scores.Point(1.0, (-50.0, None)), references) == pytest.approx(0.25)
+    assert scores.cumulative_performance(scores.Point(2.0, (0.0, 20.0)), references) == pytest.approx(2.5)

@@ -18,6 +18,7 @@ from hvcl.report.charts import Axis, Point, Series, line_chart, nice_axis
 from hvcl.rl import scores
 from hvcl.rl.frames import frames_of
 from hvcl.rl.runs import FORMAT, points_of
+from hvcl.rl.sequences import SEQUENCES
 from hvcl.runs.folder import RunFolder
 from hvcl.runs.state import read_json, write_atomically
 
@@ -32,6 +33,8 @@ class RLRun:
     method: str
     sequence: str
     tasks: list[str]
+    references: list[list[float]]
+    """Returns of random actions and of a good agent, for each task."""
     settings: dict[str, Any]
     evaluations: list[list[dict[str, Any]]]
     """Of every seed that has begun."""
@@ -48,7 +51,9 @@ def load_rl_run(folder: Path) -> RLRun:
     begun = [seed.evaluations() for seed in seeds if seed.metrics_path.exists()]
     results = [result for seed in seeds if (result := seed.result()) is not None]
     settings = {**config["protocol"], **config["agent"]}
-    return RLRun(config["method"], config["sequence"], config["task_names"], settings, [e for e in begun if e], results)
+    scales = [[task.low, task.high] for task in SEQUENCES[config["sequence"]][0]()]
+    names = config["method"], config["sequence"], config["task_names"]
+    return RLRun(*names, scales, settings, [e for e in begun if e], results)
 
 
 def write_rl_report(folders: Sequence[Path], output: Path, frames: bool = False) -> Path:
@@ -93,6 +98,7 @@ def render(runs: Sequence[RLRun], pictures: Sequence[tuple[str, list[tuple[str, 
         rows=rows,
         legend=list(zip([run.method for run in runs], styles, strict=True)),
         cumulative=_cumulative_chart(runs, styles),
+        performance=_performance_chart(runs, styles),
         returns=[(task, _return_chart(runs, styles, k)) for k, task in enumerate(first.tasks)],
         pictures=pictures,
         usage=[(run.method, table) for run in runs if (table := _usage(run))],
@@ -142,6 +148,15 @@ def _cumulative_chart(runs: Sequence[RLRun], styles: Sequence[str]) -> Markup:
             curves.append({time: value for time, value in found.items() if value is not None})
         series.append(_series(run.method, style, curves))
     return _chart(series, len(runs[0].tasks), (960, 340), "Cumulative normalised reward J over time", True)
+
+
+def _performance_chart(runs: Sequence[RLRun], styles: Sequence[str]) -> Markup:
+    series = []
+    for run, style in zip(runs, styles, strict=True):
+        references = [scores.Reference(*pair) for pair in run.references]
+        curves = [{p.time: scores.cumulative_performance(p, references) for p in points_of(log)} for log in run.evaluations]
+        series.append(_series(run.method, style, curves))
+    return _chart(series, len(runs[0].tasks), (960, 260), "Sum of performances over time", True)
 
 
 def _return_chart(runs: Sequence[RLRun], styles: Sequence[str], task: int) -> Markup:

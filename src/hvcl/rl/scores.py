@@ -64,6 +64,12 @@ def cumulative(
     return total
 
 
+def cumulative_performance(point: Point, references: Values[Reference]) -> float:
+    """sum_k p_k(t) over the tasks seen so far: what J shows, for returns of any sign."""
+    parts = zip(point.returns, references, strict=True)
+    return sum(reference.performance(value) for value, reference in parts if value is not None)
+
+
 def average_performance(last: Point, references: Values[Reference]) -> float:
     """Mean performance over all tasks at the end."""
     return _mean([reference.performance(_there(value)) for value, reference in zip(last.returns, references, strict=True)])
