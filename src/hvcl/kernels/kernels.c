@@ -313,82 +313,146 @@ void repel(
 
 /* -- the gate: probabilities, choice, sorted order and statistics of a batch in one pass -------------------------------------- */
 
-/* Logits of the gate and of its prior, [rows, M] each: x w^T + bias. Matrix products of a few columns are slow in the libraries made for large
- * ones: here the columns of two experts share every number of x that is read, and an expert's two go through the same instructions. */
+#define GATE_ROWS 64  /* that are looked at together, side by side in memory */
+#define FEW 8  /* columns that make one vector */
+
+typedef float Eight __attribute__((vector_size(4 * FEW)));
+
+/* sums[rows] = x[rows, n] w, w of eight columns: every number of w that is read serves eight rows */
+ONE_COPY void eight_columns(ptrdiff_t rows, ptrdiff_t n, const float *restrict x, const Eight *restrict w, Eight *restrict sums)
+{
+    ptrdiff_t i = 0;
+    for (; i + 8 <= rows; i += 8) {
+        const float *restrict r = x + i * n, *restrict s = r + 4 * n;
+        Eight a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 }, e = { 0 }, f = { 0 }, g = { 0 }, h = { 0 };
+        for (ptrdiff_t k = 0; k < n; k++) {
+            const Eight v = w[k];
+            a += r[k] * v; b += r[n + k] * v; c += r[2 * n + k] * v; d += r[3 * n + k] * v;
+            e += s[k] * v; f += s[n + k] * v; g += s[2 * n + k] * v; h += s[3 * n + k] * v;
+        }
+        sums[i] = a; sums[i + 1] = b; sums[i + 2] = c; sums[i + 3] = d;
+        sums[i + 4] = e; sums[i + 5] = f; sums[i + 6] = g; sums[i + 7] = h;
+    }
+    for (; i < rows; i++) {
+        Eight a = { 0 };
+        for (ptrdiff_t k = 0; k < n; k++) a += x[i * n + k] * w[k];
+        sums[i] = a;
+    }
+}
+
+/* Logits of the gate and of its prior (or without one: NULL), [rows, M] each: x w^T + bias. Matrix products of a few columns are slow in the
+ * libraries made for large ones: here gate and prior share every number of x that is read, and go through the same instructions. */
 ONE_COPY void two_gates(
     ptrdiff_t rows, ptrdiff_t n, ptrdiff_t M, const float *x, const float *w, const float *bias, const float *prior_w, const float *prior_bias,
     float *out, float *prior_out)
 {
-    if (gemm && M > 12) {
-        for (ptrdiff_t i = 0; i < rows * M; i++) { out[i] = bias[i % M]; prior_out[i] = prior_bias[i % M]; }
+    if (M > 12 || n > 4096) {
+        for (ptrdiff_t i = 0; i < rows * M; i++) out[i] = bias[i % M];
         product(rows, M, n, x, 0, w, 1, 1.0f, out);
+        if (!prior_w) return;
+        for (ptrdiff_t i = 0; i < rows * M; i++) prior_out[i] = prior_bias[i % M];
         product(rows, M, n, x, 0, prior_w, 1, 1.0f, prior_out);
         return;
     }
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        const float *restrict row = x + i * n;
-        ptrdiff_t m = 0;
-        for (; m + 2 <= M; m += 2) {
-            const float *restrict p = w + m * n, *restrict q = p + n, *restrict r = prior_w + m * n, *restrict s = r + n;
-            float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
-            for (ptrdiff_t k = 0; k < n; k++) { a += row[k] * p[k]; b += row[k] * q[k]; c += row[k] * r[k]; d += row[k] * s[k]; }
-            out[i * M + m] = a + bias[m]; out[i * M + m + 1] = b + bias[m + 1];
-            prior_out[i * M + m] = c + prior_bias[m]; prior_out[i * M + m + 1] = d + prior_bias[m + 1];
+    Eight columns[n], sums[GATE_ROWS];
+    const ptrdiff_t all = prior_w ? 2 * M : M;
+    for (ptrdiff_t first = 0; first < all; first += FEW) {  /* of all columns, those of the gate and then those of its prior */
+        const ptrdiff_t some = all - first < FEW ? all - first : FEW;
+        float *packed = (float *) columns, more[FEW], *to[FEW];
+        for (ptrdiff_t j = 0; j < FEW; j++) {
+            const ptrdiff_t m = first + j < M ? first + j : first + j - M;
+            const float *from = j >= some ? NULL : (first + j < M ? w : prior_w) + m * n;
+            for (ptrdiff_t k = 0; k < n; k++) packed[k * FEW + j] = from ? from[k] : 0.0f;
+            more[j] = j >= some ? 0.0f : (first + j < M ? bias : prior_bias)[m];
+            to[j] = (first + j < M ? out : prior_out) + m;
         }
-        if (m < M) {
-            const float *restrict p = w + m * n, *restrict r = prior_w + m * n;
-            float a = 0.0f, c = 0.0f;
-            for (ptrdiff_t k = 0; k < n; k++) { a += row[k] * p[k]; c += row[k] * r[k]; }
-            out[i * M + m] = a + bias[m]; prior_out[i * M + m] = c + prior_bias[m];
+        for (ptrdiff_t start = 0; start < rows; start += GATE_ROWS) {
+            const ptrdiff_t count = rows - start < GATE_ROWS ? rows - start : GATE_ROWS;
+            const float *found = (const float *) sums;
+            eight_columns(count, n, x + start * n, columns, sums);
+            for (ptrdiff_t j = 0; j < some; j++)
+                for (ptrdiff_t i = 0; i < count; i++) to[j][(start + i) * M] = found[i * FEW + j] + more[j];
         }
     }
 }
 
-ONE_COPY void log_softmax(ptrdiff_t rows, ptrdiff_t M, float *values)
+/* [count, M] to [M, GATE_ROWS] or, if `back`, the other way; rows that are not there are zero */
+static inline void turn_rows(ptrdiff_t count, ptrdiff_t M, int back, float *restrict rows, float (*restrict turned)[GATE_ROWS])
 {
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        float *v = values + i * M, top = v[0], sum = 0.0f;
-        for (ptrdiff_t m = 1; m < M; m++) if (v[m] > top) top = v[m];
-        for (ptrdiff_t m = 0; m < M; m++) sum += expf(v[m] - top);
-        const float log_sum = top + logf(sum);
-        for (ptrdiff_t m = 0; m < M; m++) v[m] -= log_sum;
+    for (ptrdiff_t m = 0; m < M; m++) {
+        if (back)
+            for (ptrdiff_t i = 0; i < count; i++) rows[i * M + m] = turned[m][i];
+        else {
+            for (ptrdiff_t i = 0; i < count; i++) turned[m][i] = rows[i * M + m];
+            for (ptrdiff_t i = count; i < GATE_ROWS; i++) turned[m][i] = 0.0f;
+        }
     }
+}
+
+ONE_COPY void log_softmax(ptrdiff_t M, float (*v)[GATE_ROWS])
+{
+    float top[GATE_ROWS], sum[GATE_ROWS];
+    for (int i = 0; i < GATE_ROWS; i++) { top[i] = v[0][i]; sum[i] = 0.0f; }
+    for (ptrdiff_t m = 1; m < M; m++)
+        for (int i = 0; i < GATE_ROWS; i++) top[i] = v[m][i] > top[i] ? v[m][i] : top[i];
+    for (ptrdiff_t m = 0; m < M; m++)
+        for (int i = 0; i < GATE_ROWS; i++) sum[i] += exponential(v[m][i] - top[i]);
+    for (int i = 0; i < GATE_ROWS; i++) top[i] += logarithm(sum[i]);
+    for (ptrdiff_t m = 0; m < M; m++)
+        for (int i = 0; i < GATE_ROWS; i++) v[m][i] -= top[i];
 }
 
 /* x[rows, n] through the gate (w, bias) and its prior. Out: log p and log p - log prior [rows, M]; for the most probable expert of each row the
  * sorted order (rows_of: slot to row, slot_of: row to slot, counts per expert) and its p in slot order (weights); the mean mass on each expert
- * (usage); statistics: mean KL[p || prior], H(M|X), H(M). `choice` is room for one number a row. */
+ * (usage); statistics: mean KL[p || prior], H(M|X), H(M). `choice` is room for one number a row. Without a prior (prior_w NULL) there are no
+ * ratio, usage and statistics. */
 void gate_forward(
     ptrdiff_t rows, ptrdiff_t n, ptrdiff_t M, const float *x, const float *w, const float *bias, const float *prior_w,
     const float *prior_bias, float *restrict log_p, float *restrict ratio,
     int64_t *restrict rows_of, int64_t *restrict slot_of, int64_t *restrict counts, int64_t *restrict choice,
     float *restrict weights, float *restrict usage, float *restrict statistics)
 {
-    double kl = 0.0, conditional = 0.0, marginal = 0.0;
-    double mass[M];
+    double kl = 0.0, conditional = 0.0, marginal = 0.0, mass[M];
+    float l[M][GATE_ROWS], r[M][GATE_ROWS];
     two_gates(rows, n, M, x, w, bias, prior_w, prior_bias, log_p, ratio);
-    log_softmax(rows, M, log_p);
-    log_softmax(rows, M, ratio);
     for (ptrdiff_t m = 0; m < M; m++) { mass[m] = 0.0; counts[m] = 0; }
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        const float *l = log_p + i * M;
-        float *r = ratio + i * M;
-        ptrdiff_t best = 0;
+    for (ptrdiff_t start = 0; start < rows; start += GATE_ROWS) {
+        const ptrdiff_t count = rows - start < GATE_ROWS ? rows - start : GATE_ROWS;
+        float top[GATE_ROWS];
+        int32_t best[GATE_ROWS];
+        turn_rows(count, M, 0, log_p + start * M, l);
+        log_softmax(M, l);
+        turn_rows(count, M, 1, log_p + start * M, l);
+        for (int i = 0; i < GATE_ROWS; i++) { top[i] = l[0][i]; best[i] = 0; }
+        for (ptrdiff_t m = 1; m < M; m++)
+            for (int i = 0; i < GATE_ROWS; i++) {
+                best[i] = l[m][i] > top[i] ? (int32_t) m : best[i];
+                top[i] = l[m][i] > top[i] ? l[m][i] : top[i];
+            }
+        for (ptrdiff_t i = 0; i < count; i++) { choice[start + i] = best[i]; counts[best[i]]++; }
+        if (!prior_w) continue;
+        turn_rows(count, M, 0, ratio + start * M, r);
+        log_softmax(M, r);
         for (ptrdiff_t m = 0; m < M; m++) {
-            const float p = expf(l[m]);
-            if (l[m] > l[best]) best = m;
-            r[m] = l[m] - r[m];
-            mass[m] += p; kl += p * r[m]; conditional -= p * l[m];
+            float of_mass = 0.0f, of_kl = 0.0f, of_entropy = 0.0f;
+            for (int i = 0; i < GATE_ROWS; i++) {
+                const float p = i < count ? exponential(l[m][i]) : 0.0f;
+                r[m][i] = l[m][i] - r[m][i];
+                of_mass += p; of_kl += p * r[m][i]; of_entropy -= p * l[m][i];
+            }
+            mass[m] += of_mass; kl += of_kl; conditional += of_entropy;
         }
-        choice[i] = best; counts[best]++;
+        turn_rows(count, M, 1, ratio + start * M, r);
     }
     ptrdiff_t next[M], start = 0;
     for (ptrdiff_t m = 0; m < M; m++) { next[m] = start; start += counts[m]; }
     for (ptrdiff_t i = 0; i < rows; i++) {
         const ptrdiff_t slot = next[choice[i]]++;
         rows_of[slot] = i; slot_of[i] = slot;
-        weights[slot] = expf(log_p[i * M + choice[i]]);
+        weights[slot] = log_p[i * M + choice[i]];
     }
+    for (ptrdiff_t s = 0; s < rows; s++) weights[s] = exponential(weights[s]);
+    if (!prior_w) return;
     for (ptrdiff_t m = 0; m < M; m++) {
         const double u = mass[m] / rows;
         usage[m] = (float) u;
@@ -397,47 +461,59 @@ void gate_forward(
     statistics[0] = (float)(kl / rows); statistics[1] = (float)(conditional / rows); statistics[2] = (float) marginal;
 }
 
-/* Gradients of the gate's weights and bias, and of x if g_x is not NULL (which they are added to), from those of weights, usage and
- * statistics. `room` holds 2 rows * M numbers: the gradients of the gate's logits and of its prior's. */
+/* Gradients of the gate's weights and bias (if g_w is not NULL), and of x if g_x is not NULL (which they are added to), from those of weights,
+ * usage and statistics; without a prior (prior_w NULL) from those of weights alone. `room` holds 2 rows * M numbers: the gradients of the gate's
+ * logits and of its prior's. */
 void gate_backward(
     ptrdiff_t rows, ptrdiff_t n, ptrdiff_t M, const float *x, const float *w, const float *prior_w,
-    const float *restrict log_p, const float *restrict ratio, const int64_t *restrict slot_of,
+    float *restrict log_p, float *restrict ratio, const int64_t *restrict slot_of,
     const int64_t *restrict choice, const float *restrict usage, const float *restrict g_weights, const float *restrict g_usage,
     const float *restrict g_statistics, float *restrict room, float *g_w, float *restrict g_bias, float *g_x)
 {
     const float scale = 1.0f / rows;
-    const float g_kl = g_statistics[0] * scale, g_conditional = g_statistics[1] * scale;
-    float g_mass[M], *restrict of_gate = room, *restrict of_prior = room + rows * M;
+    const float g_kl = prior_w ? g_statistics[0] * scale : 0.0f, g_conditional = prior_w ? g_statistics[1] * scale : 0.0f;
+    float g_mass[M], of_bias[M], l[M][GATE_ROWS], r[M][GATE_ROWS], p[M][GATE_ROWS], g[M][GATE_ROWS];
     for (ptrdiff_t m = 0; m < M; m++) {
-        g_mass[m] = scale * (g_usage[m] - (usage[m] > 0.0f ? g_statistics[2] * (logf(usage[m]) + 1.0f) : 0.0f));
-        g_bias[m] = 0.0f;
+        g_mass[m] = prior_w ? scale * (g_usage[m] - (usage[m] > 0.0f ? g_statistics[2] * (logf(usage[m]) + 1.0f) : 0.0f)) : 0.0f;
+        of_bias[m] = 0.0f;
     }
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        const float *l = log_p + i * M, *r = ratio + i * M;
-        float *ga = of_gate + i * M, *gb = of_prior + i * M, mean = 0.0f;
+    if (!prior_w) memset(r, 0, sizeof r);
+    for (ptrdiff_t start = 0; start < rows; start += GATE_ROWS) {
+        const ptrdiff_t count = rows - start < GATE_ROWS ? rows - start : GATE_ROWS;
+        float mean[GATE_ROWS] = { 0 }, chosen[GATE_ROWS] = { 0 };
+        turn_rows(count, M, 0, log_p + start * M, l);
+        if (prior_w) turn_rows(count, M, 0, ratio + start * M, r);
+        for (ptrdiff_t m = 0; m < M; m++)
+            for (int i = 0; i < GATE_ROWS; i++) {
+                p[m][i] = exponential(l[m][i]);
+                /* d / dp of everything but the chosen weight; a softmax subtracts its mean */
+                g[m][i] = g_mass[m] + g_kl * r[m][i] - g_conditional * l[m][i];
+                mean[i] += p[m][i] * g[m][i];
+            }
+        for (ptrdiff_t i = 0; i < count; i++) chosen[i] = g_weights[slot_of[start + i]] * p[choice[start + i]][i];
+        for (ptrdiff_t m = 0; m < M; m++)
+            for (int i = 0; i < GATE_ROWS; i++) g[m][i] = p[m][i] * (g[m][i] - mean[i] - chosen[i]);
+        for (ptrdiff_t i = 0; i < count; i++) g[choice[start + i]][i] += chosen[i];
         for (ptrdiff_t m = 0; m < M; m++) {
-            const float p = expf(l[m]);
-            /* d / dp of everything but the chosen weight; a softmax subtracts its mean */
-            ga[m] = g_mass[m] + g_kl * r[m] - g_conditional * l[m];
-            mean += p * ga[m];
+            float sum = 0.0f;
+            for (int i = 0; i < GATE_ROWS; i++) {  /* a sure gate's gradients are denormal, with which a processor calculates a hundred times slower */
+                g[m][i] = fabsf(g[m][i]) < 1e-30f ? 0.0f : g[m][i];
+                sum += i < count ? g[m][i] : 0.0f;
+                const float of_prior = g_kl * (exponential(l[m][i] - r[m][i]) - p[m][i]);
+                r[m][i] = fabsf(of_prior) < 1e-30f ? 0.0f : of_prior;
+            }
+            of_bias[m] += sum;
         }
-        const float chosen = g_weights[slot_of[i]] * expf(l[choice[i]]);
-        for (ptrdiff_t m = 0; m < M; m++) {
-            const float p = expf(l[m]);
-            ga[m] = p * (ga[m] - mean) - p * chosen;
-            gb[m] = g_kl * (expf(l[m] - r[m]) - p);
-        }
-        ga[choice[i]] += chosen;
-        for (ptrdiff_t m = 0; m < M; m++) {  /* a sure gate's gradients are denormal, with which a processor calculates a hundred times slower */
-            ga[m] = fabsf(ga[m]) < 1e-30f ? 0.0f : ga[m];
-            gb[m] = fabsf(gb[m]) < 1e-30f ? 0.0f : gb[m];
-            g_bias[m] += ga[m];
-        }
+        turn_rows(count, M, 1, room + start * M, g);
+        if (prior_w) turn_rows(count, M, 1, room + (rows + start) * M, r);
     }
-    product(M, n, rows, of_gate, 1, x, 0, 0.0f, g_w);
+    if (g_w) {
+        memcpy(g_bias, of_bias, sizeof of_bias);
+        product(M, n, rows, room, 1, x, 0, 0.0f, g_w);
+    }
     if (g_x) {
-        product(rows, n, M, of_gate, 0, w, 0, 1.0f, g_x);
-        product(rows, n, M, of_prior, 0, prior_w, 0, 1.0f, g_x);
+        product(rows, n, M, room, 0, w, 0, 1.0f, g_x);
+        if (prior_w && g_kl != 0.0f) product(rows, n, M, room + rows * M, 0, prior_w, 0, 1.0f, g_x);
     }
 }
 
@@ -663,8 +739,8 @@ typedef struct {
     int64_t moved;  /* out: whether the rows were sorted; else one expert has them all, and they are where they were */
     int64_t flipout;  /* 1: flipout with a sigma per weight; 0: local reparameterisation with a sigma per unit */
     uint64_t seed, seed_in, seed_out;
-    const float *x, *mean, *bias, *rho;  /* [rows, inputs], [M, inputs, outputs], [M, outputs] or NULL */
-    const float *gate_weight, *gate_bias, *prior_weight, *prior_bias;  /* NULL without a gate */
+    const float *x, *mean, *bias, *rho;  /* [rows, inputs], [M, inputs, outputs], [M, outputs] or NULL; without rho (NULL) there is no noise */
+    const float *gate_weight, *gate_bias, *prior_weight, *prior_bias;  /* NULL without a gate; the prior NULL where nobody asks for its terms */
     /* forward: written */
     float *log_p, *ratio, *weights, *usage, *statistics, *out;
     int64_t *rows_of, *slot_of, *counts, *choice, *starts;
@@ -717,6 +793,12 @@ void dense_forward(Dense *d)
             for (int64_t s = a; s < a + count; s++)
                 for (int64_t k = 0; k < units; k++) d->answers[s * units + k] = d->bias ? d->bias[m * units + k] : 0.0f;
         random_flip(rows * units, d->seed_out, 1, d->room, d->answers);
+    } else if (!d->rho) {
+        EACH(d, m, a, count)
+            for (int64_t s = a; s < a + count; s++) {
+                if (d->bias) memcpy(d->answers + s * units, d->bias + m * units, units * sizeof(float));
+                else memset(d->answers + s * units, 0, units * sizeof(float));
+            }
     } else {
         standard_normals(rows * units, d->seed, d->noise);
         EACH(d, m, a, count) {
@@ -741,19 +823,20 @@ void dense_forward(Dense *d)
 void dense_backward(Dense *d)
 {
     const int64_t rows = d->rows, n = d->inputs, units = d->outputs, M = d->experts;
+    const int local = !d->flipout && d->rho;
     const float *x = d->moved ? d->sorted : d->x;
     if (d->gate_weight)
         mix_backward(rows, units, d->g_out, d->answers, d->weights, d->moved ? d->rows_of : NULL, d->g_answers, d->g_weights);
     if (d->g_bias) memset(d->g_bias, 0, M * units * sizeof(float));
-    if (!d->flipout) memset(d->g_rho, 0, M * units * sizeof(float));
-    EACH(d, m, a, count) {
+    if (!d->flipout && d->g_rho) memset(d->g_rho, 0, M * units * sizeof(float));
+    if (d->g_bias || local) EACH(d, m, a, count) {
         const float *restrict sigma = d->sigma + m * units;
         float *restrict of_bias = d->g_bias + m * units, *restrict of_rho = d->g_rho + m * units;
         for (int64_t s = a; s < a + count; s++) {
             const float *restrict g = d->g_answers + s * units, *restrict z = d->noise + s * units;
             if (d->g_bias)
                 for (int64_t k = 0; k < units; k++) of_bias[k] += g[k];
-            if (!d->flipout) {
+            if (local) {
                 float along = 0.0f;
                 for (int64_t k = 0; k < units; k++) {
                     const float t = g[k] * z[k] * sigma[k];
@@ -775,7 +858,7 @@ void dense_backward(Dense *d)
             EACH(d, m, a, count)
                 product(count, n, units, d->turned + a * units, 0, d->scaled + m * n * units, 1, 0.0f, d->room + a * n);
             random_flip(rows * n, d->seed_in, 1, d->room, to);
-        } else {
+        } else if (local) {
             for (int64_t s = 0; s < rows; s++) {
                 const float along = d->room[s], *restrict from = x + s * n;
                 float *restrict row = to + s * n;
