@@ -873,6 +873,241 @@ void dense_backward(Dense *d)
                       d->g_usage, d->g_statistics, d->room, d->g_gate_weight, d->g_gate_bias, d->g_x);
 }
 
+/* -- a stack of small networks of dense layers with leaky ReLU between, in one call each way ---------------------------------------- */
+
+/* The KLs of one layer's experts to their priors, with a sigma per unit, and their diversity */
+typedef struct {
+    int64_t inputs, outputs;
+    const float *mean, *rho, *prior_mean, *prior_log_sigma;  /* [copies * M, inputs, outputs] and [copies * M, outputs] */
+    float *width;  /* of the diversity's kernel, [copies]; where it is 0 it is measured */
+    const float *usage;  /* [copies * M] */
+    float *kl, *laplacian;  /* written forward: [copies * M], [copies, M, M] */
+    float *g_usage, *g_mean, *g_rho;
+} Price;
+
+typedef struct {
+    int64_t layers, copies, experts, rows;
+    int64_t learns;  /* whether there are prices and gradients of parameters */
+    int64_t diverse;  /* whether the diversity is among them */
+    int64_t stride;  /* of the rows of `given` */
+    uint64_t seed;
+    double slope, jitter;
+    Dense *calls;  /* [layers, copies] */
+    Price *prices;  /* [layers] */
+    const float *given;  /* the inputs */
+    float *x;  /* room for them */
+    float *answers;  /* [rows, copies * outputs] */
+    float *terms;  /* expert KL, gate KL, H(M|X), diversity, summed over layers and copies */
+    const float *statistics;  /* of the calls */
+    /* backward */
+    const float *g_answers, *g_terms;
+    float *g_statistics;
+    float *g_x;  /* [rows, inputs] or NULL */
+} Network;
+
+/* KL = sum (mu - nu)^2 / (2 s^2) + inputs sum ((sigma / s)^2 - 1) / 2 - log (sigma / s) of expert e */
+static double unit_kl(const Price *p, int64_t e)
+{
+    const int64_t n = p->inputs, units = p->outputs;
+    const float *restrict rho = p->rho + e * units, *restrict prior = p->prior_log_sigma + e * units;
+    float inverse[units], spread = 0.0f;
+    double shift = 0.0;
+    for (int64_t u = 0; u < units; u++) {
+        const float twice = 2.0f * (rho[u] - prior[u]);
+        inverse[u] = exponential(-2.0f * prior[u]);
+        spread += exp_minus_one(twice) - twice;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const float *restrict a = p->mean + (e * n + i) * units, *restrict b = p->prior_mean + (e * n + i) * units;
+        float sum = 0.0f;
+        for (int64_t u = 0; u < units; u++) sum += (a[u] - b[u]) * (a[u] - b[u]) * inverse[u];
+        shift += sum;
+    }
+    return 0.5 * (shift + (double) n * spread);
+}
+
+static void sigmas(const Price *p, int64_t experts, int64_t first, float *restrict to)
+{
+    for (int64_t k = 0; k < experts * p->outputs; k++) to[k] = exponential(p->rho[first * p->outputs + k]);
+}
+
+/* The median heuristic: h^2 is the (lower) median of the squared distances */
+static float median_width(int64_t M, const double (*distances)[M])
+{
+    double sorted[M * M];
+    int64_t count = 0;
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = i + 1; j < M; j++) {
+            int64_t k = count++;
+            for (; k && sorted[k - 1] > distances[i][j]; k--) sorted[k] = sorted[k - 1];
+            sorted[k] = distances[i][j];
+        }
+    const double median = sorted[(count - 1) / 2];
+    return median > 0 ? (float) sqrt(median) : 1.0f;
+}
+
+/* log det(K + jitter I) of one copy's experts, K = exp(-W2^2 / (2 h^2)); the Laplacian of (K + jitter I)^-1 o K / (2 h^2) is kept */
+static double kernel_log_determinant(const Price *p, int64_t M, int64_t copy, double jitter)
+{
+    const int64_t size = p->inputs * p->outputs, units = p->outputs;
+    const float *mean = p->mean + copy * M * size;
+    float sigma[M * units], *laplacian = p->laplacian + copy * M * M;
+    double distances[M][M], kernel[M][M], root[M][M], inverse[M][M], value = 0.0;
+    sigmas(p, M, copy * M, sigma);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j <= i; j++) {
+            const float *restrict a = mean + i * size, *restrict b = mean + j * size, *restrict s = sigma + i * units, *restrict t = sigma + j * units;
+            float far = 0.0f, wide = 0.0f;
+            for (int64_t k = 0; k < size; k++) far += (a[k] - b[k]) * (a[k] - b[k]);
+            for (int64_t k = 0; k < units; k++) wide += (s[k] - t[k]) * (s[k] - t[k]);
+            distances[i][j] = distances[j][i] = far + (double) p->inputs * wide;
+        }
+    if (p->width[copy] == 0.0f) p->width[copy] = median_width(M, distances);
+    const double scale = 2.0 * p->width[copy] * p->width[copy];
+    for (int64_t i = 0; i < M; i++)  /* Cholesky's root, row by row */
+        for (int64_t j = 0; j <= i; j++) {
+            kernel[i][j] = kernel[j][i] = exp(-distances[i][j] / scale);
+            double rest = kernel[i][j] + (i == j ? jitter : 0.0);
+            for (int64_t k = 0; k < j; k++) rest -= root[i][k] * root[j][k];
+            root[i][j] = i == j ? sqrt(rest) : rest / root[j][j];
+            if (i == j) value += 2.0 * log(root[i][i]);
+        }
+    for (int64_t c = 0; c < M; c++)  /* and its inverse, column by column */
+        for (int64_t i = 0; i < M; i++) {
+            double rest = i == c ? 1.0 : 0.0;
+            for (int64_t k = c; k < i; k++) rest -= root[i][k] * inverse[k][c];
+            inverse[i][c] = i < c ? 0.0 : rest / root[i][i];
+        }
+    for (int64_t i = 0; i < M; i++) {
+        double sum = 0.0;
+        for (int64_t j = 0; j < M; j++) {
+            double both = 0.0;
+            for (int64_t k = i > j ? i : j; k < M; k++) both += inverse[k][i] * inverse[k][j];
+            const double attraction = i == j ? 0.0 : both * kernel[i][j] / scale;
+            laplacian[i * M + j] = (float) -attraction;
+            sum += attraction;
+        }
+        laplacian[i * M + i] = (float) sum;
+    }
+    return value;
+}
+
+/* Gradients of an expert's means: those of its KL, which has this weight, and of the diversity (NULL: none) */
+static void price_of_means(const Price *p, int64_t M, int64_t e, float weight, const float *push)
+{
+    const int64_t n = p->inputs, units = p->outputs, size = n * units, first = e / M * M;
+    float inverse[units], *restrict to = p->g_mean + e * size;
+    for (int64_t u = 0; u < units; u++) inverse[u] = weight * exponential(-2.0f * p->prior_log_sigma[e * units + u]);
+    for (int64_t i = 0; i < n; i++) {
+        const float *restrict a = p->mean + e * size + i * units, *restrict b = p->prior_mean + e * size + i * units;
+        for (int64_t u = 0; u < units; u++) to[i * units + u] = (a[u] - b[u]) * inverse[u];
+    }
+    if (!push) return;
+    for (int64_t j = 1; j < M; j++) {  /* distances do not see a common shift, single precision does: as seen from the first */
+        const float *restrict a = p->mean + (first + j) * size, *restrict b = p->mean + first * size, by = push[j];
+        for (int64_t k = 0; k < size; k++) to[k] += by * (a[k] - b[k]);
+    }
+}
+
+/* The same of its log sigmas, added to what is there */
+static void price_of_sigmas(const Price *p, int64_t M, int64_t e, float weight, const float *push)
+{
+    const int64_t units = p->outputs, first = e / M * M;
+    const float *restrict rho = p->rho + e * units, *restrict prior = p->prior_log_sigma + e * units, many = p->inputs;
+    float *restrict to = p->g_rho + e * units;
+    for (int64_t u = 0; u < units; u++) to[u] += weight * many * exp_minus_one(2.0f * (rho[u] - prior[u]));
+    if (!push) return;
+    float sigma[M * units];
+    sigmas(p, M, first, sigma);
+    for (int64_t j = 1; j < M; j++)
+        for (int64_t u = 0; u < units; u++)
+            to[u] += many * push[j] * (sigma[j * units + u] - sigma[u]) * sigma[(e - first) * units + u];
+}
+
+void network_forward(Network *a)
+{
+    const int64_t rows = a->rows, copies = a->copies, M = a->experts, n = a->calls->inputs;
+    const Dense *last = a->calls + (a->layers - 1) * copies;
+    const float slope = a->slope;
+    uint64_t seed = a->seed;
+    for (int64_t i = 0; i < rows; i++) memcpy(a->x + i * n, a->given + i * a->stride, n * sizeof(float));
+    for (Dense *d = a->calls; d < last + copies; d++) {
+        d->seed = ++seed;
+        dense_forward(d);
+        float *restrict out = d->out;
+        if (d < last)
+            for (int64_t k = 0; k < rows * d->outputs; k++) out[k] = out[k] > 0.0f ? out[k] : slope * out[k];
+    }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = 0; c < copies; c++)
+            for (int64_t k = 0; k < last->outputs; k++)
+                a->answers[(i * copies + c) * last->outputs + k] = last[c].out[i * last->outputs + k];
+    if (!a->learns) return;
+    double terms[4] = { 0 };
+    for (int64_t l = 0; l < a->layers; l++) {
+        const Price *p = a->prices + l;
+        for (int64_t e = 0; e < copies * M; e++) terms[0] += p->usage[e] * (p->kl[e] = (float) unit_kl(p, e));
+        for (int64_t c = 0; c < copies; c++) {
+            terms[1] += a->statistics[3 * (l * copies + c)];
+            terms[2] += a->statistics[3 * (l * copies + c) + 1];
+            if (a->diverse) terms[3] += kernel_log_determinant(p, M, c, a->jitter);
+        }
+    }
+    for (int k = 0; k < 4; k++) a->terms[k] = (float) terms[k];
+}
+
+void network_backward(Network *a)
+{
+    const int64_t rows = a->rows, copies = a->copies, M = a->experts, n = a->calls->inputs;
+    const Dense *last = a->calls + (a->layers - 1) * copies;
+    const float slope = a->slope;
+    float push[copies * M * M];
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = 0; c < copies; c++)
+            for (int64_t k = 0; k < last->outputs; k++)
+                ((float *) last[c].g_out)[i * last->outputs + k] = a->g_answers[(i * copies + c) * last->outputs + k];
+    if (a->learns) {
+        a->g_statistics[0] = a->g_terms[1]; a->g_statistics[1] = a->g_terms[2]; a->g_statistics[2] = 0.0f;
+    }
+    for (int64_t l = a->layers - 1; l >= 0; l--) {
+        const Price *p = a->learns ? a->prices + l : NULL;
+        for (int64_t k = 0; p && a->diverse && k < copies * M * M; k++) push[k] = -4.0f * a->g_terms[3] * p->laplacian[k];
+        for (int64_t e = 0; p && e < copies * M; e++) {
+            p->g_usage[e] = a->g_terms[0] * p->kl[e];
+            price_of_means(p, M, e, a->g_terms[0] * p->usage[e], a->diverse ? push + e * M : NULL);
+        }
+        for (int64_t c = 0; c < copies; c++) {
+            Dense *d = a->calls + l * copies + c;
+            float *g_x = d->g_x;
+            if (!l && !a->g_x) d->g_x = NULL;
+            dense_backward(d);
+            d->g_x = g_x;
+            if (p) {
+                const float *x = d->moved ? d->sorted : d->x;
+                float *to = p->g_mean + c * M * d->inputs * d->outputs;
+                EACH(d, m, from, count)
+                    product(d->inputs, d->outputs, count, x + from * d->inputs, 1, d->g_answers + from * d->outputs, 0, 1.0f,
+                            to + m * d->inputs * d->outputs);
+            }
+        }
+        for (int64_t c = 0; l && c < copies; c++) {  /* only now: the gradients of different layers' answers may share their memory */
+            const Dense *d = a->calls + l * copies + c, *before = d - copies;
+            const float *restrict g = d->g_x, *restrict out = before->out;
+            float *restrict to = (float *) before->g_out;
+            for (int64_t k = 0; k < rows * d->inputs; k++) to[k] = out[k] > 0.0f ? g[k] : slope * g[k];
+        }
+        for (int64_t e = 0; p && e < copies * M; e++)
+            price_of_sigmas(p, M, e, a->g_terms[0] * p->usage[e], a->diverse ? push + e * M : NULL);
+    }
+    if (!a->g_x) return;
+    memcpy(a->g_x, a->calls->g_x, rows * n * sizeof(float));
+    for (int64_t c = 1; c < copies; c++) {
+        const float *restrict g = a->calls[c].g_x;
+        float *restrict to = a->g_x;
+        for (int64_t k = 0; k < rows * n; k++) to[k] += g[k];
+    }
+}
+
 /* -- a convolutional layer in one call each way: patches, the experts' products, noise, mixing ----------------------------------------
  *
  * Examples are taken in chunks, small enough for the cache, that belong to one expert each. A chunk is transposed, so that its examples are
