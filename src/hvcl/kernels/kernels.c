@@ -23,27 +23,35 @@ static Gemm gemm;
 
 void use_gemm(void *found) { gemm = (Gemm) found; }
 
-/* c[rows, columns] = a b + beta c, all stored row by row; `a` is [rows, n], or [n, rows] if turn_a, b is [n, columns], or [columns, n] if turn_b */
-void product(
-    ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t n, const float *a, int turn_a, const float *b, int turn_b, float beta, float *c)
+/* c[rows, columns] = a b + beta c, all stored row by row, rows being lda, ldb and ldc numbers apart; `a` is [rows, n], or [n, rows] if turn_a,
+ * b is [n, columns], or [columns, n] if turn_b */
+static void product_of_parts(
+    int64_t rows, int64_t columns, int64_t n, const float *a, int64_t lda, int turn_a, const float *b, int64_t ldb, int turn_b, float beta,
+    float *c, int64_t ldc)
 {
     if (gemm) {  /* which stores column by column: to it, everything is transposed */
-        const int64_t r = rows, q = columns, k = n, lda = turn_a ? rows : n, ldb = turn_b ? n : columns;
         const float one = 1.0f;
-        if (rows && columns) gemm(turn_b ? "T" : "N", turn_a ? "T" : "N", &q, &r, &k, &one, b, &ldb, a, &lda, &beta, c, &q);
+        if (rows && columns) gemm(turn_b ? "T" : "N", turn_a ? "T" : "N", &columns, &rows, &n, &one, b, &ldb, a, &lda, &beta, c, &ldc);
         return;
     }
     for (ptrdiff_t i = 0; i < rows; i++) {
-        float *restrict to = c + i * columns;
+        float *restrict to = c + i * ldc;
         for (ptrdiff_t j = 0; j < columns; j++) to[j] = beta == 0.0f ? 0.0f : beta * to[j];
         for (ptrdiff_t k = 0; k < n; k++) {
-            const float scale = a[turn_a ? k * rows + i : i * n + k];
+            const float scale = a[turn_a ? k * lda + i : i * lda + k];
             if (turn_b)
-                for (ptrdiff_t j = 0; j < columns; j++) to[j] += scale * b[j * n + k];
+                for (ptrdiff_t j = 0; j < columns; j++) to[j] += scale * b[j * ldb + k];
             else
-                for (ptrdiff_t j = 0; j < columns; j++) to[j] += scale * b[k * columns + j];
+                for (ptrdiff_t j = 0; j < columns; j++) to[j] += scale * b[k * ldb + j];
         }
     }
+}
+
+/* The same of whole matrices */
+void product(
+    ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t n, const float *a, int turn_a, const float *b, int turn_b, float beta, float *c)
+{
+    product_of_parts(rows, columns, n, a, turn_a ? rows : n, turn_a, b, turn_b ? n : columns, turn_b, beta, c, columns);
 }
 
 /* -- exponentials that the compiler can put between other instructions: half the time of a vector library's call --------------- */
@@ -1106,6 +1114,145 @@ void network_backward(Network *a)
         float *restrict to = a->g_x;
         for (int64_t k = 0; k < rows * n; k++) to[k] += g[k];
     }
+}
+
+/* -- the same of plain layers -------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t layers, copies, rows;
+    int64_t stride;  /* of the rows of x */
+    double slope;
+    const int64_t *sizes;  /* [layers + 1], of one copy */
+    const float *const *parameters;  /* of each layer weight and bias: [in, copies * out] in the first, [copies, in, out] after; [copies * out] */
+    const float *x;
+    float *hidden;  /* [rows, copies * units] of each layer but the last, one after another */
+    float *answers;  /* [rows, copies * outputs] */
+    /* backward */
+    const float *g_answers;
+    float *const *gradients;  /* of the parameters, or NULL */
+    float *room;  /* 2 rows * copies * widest hidden layer */
+    float *g_x;  /* or NULL */
+} Chain;
+
+void chain_forward(const Chain *d)
+{
+    const int64_t rows = d->rows, copies = d->copies;
+    const float *from = d->x, slope = d->slope;
+    float *next = d->hidden;
+    for (int64_t l = 0; l < d->layers; l++) {
+        const int64_t in = d->sizes[l], out = d->sizes[l + 1], width = copies * out;
+        const float *weight = d->parameters[2 * l], *bias = d->parameters[2 * l + 1];
+        float *restrict to = l == d->layers - 1 ? d->answers : next;
+        for (int64_t i = 0; i < rows; i++) memcpy(to + i * width, bias, width * sizeof(float));
+        if (l == 0)
+            product_of_parts(rows, width, in, from, d->stride, 0, weight, width, 0, 1.0f, to, width);
+        else
+            for (int64_t c = 0; c < copies; c++)
+                product_of_parts(rows, out, in, from + c * in, copies * in, 0, weight + c * in * out, out, 0, 1.0f, to + c * out, width);
+        if (to == d->answers) return;
+        for (int64_t k = 0; k < rows * width; k++) to[k] = to[k] > 0.0f ? to[k] : slope * to[k];
+        from = to;
+        next += rows * width;
+    }
+}
+
+void chain_backward(const Chain *d)
+{
+    const int64_t rows = d->rows, copies = d->copies;
+    const float *g = d->g_answers, *after = d->hidden, slope = d->slope;
+    int64_t widest = 0;
+    for (int64_t l = 1; l < d->layers; l++) {
+        after += rows * copies * d->sizes[l];
+        widest = d->sizes[l] > widest ? d->sizes[l] : widest;
+    }
+    for (int64_t l = d->layers - 1; l >= 0; l--) {
+        const int64_t in = d->sizes[l], out = d->sizes[l + 1], width = copies * out, apart = l ? copies * in : d->stride;
+        const float *weight = d->parameters[2 * l], *restrict h = l ? after -= rows * copies * in : d->x;
+        if (d->gradients) {
+            float *of_weight = d->gradients[2 * l], *restrict of_bias = d->gradients[2 * l + 1];
+            memset(of_bias, 0, width * sizeof(float));
+            for (int64_t i = 0; i < rows; i++)
+                for (int64_t k = 0; k < width; k++) of_bias[k] += g[i * width + k];
+            if (l == 0)
+                product_of_parts(in, width, rows, h, apart, 1, g, width, 0, 0.0f, of_weight, width);
+            else
+                for (int64_t c = 0; c < copies; c++)
+                    product_of_parts(in, out, rows, h + c * in, apart, 1, g + c * out, width, 0, 0.0f, of_weight + c * in * out, out);
+        }
+        if (l == 0) {
+            if (d->g_x) product_of_parts(rows, in, width, g, width, 0, weight, width, 1, 0.0f, d->g_x, in);
+            return;
+        }
+        float *restrict to = d->room + (l & 1) * rows * copies * widest;
+        for (int64_t c = 0; c < copies; c++)
+            product_of_parts(rows, in, out, g + c * out, width, 0, weight + c * in * out, out, 1, 0.0f, to + c * in, apart);
+        for (int64_t k = 0; k < rows * apart; k++) to[k] = h[k] > 0.0f ? to[k] : slope * to[k];
+        g = to;
+    }
+}
+
+/* -- the squashed Gaussian a = tanh(u), u = mu + sigma eps: see hvcl.rl.squashed ------------------------------------------------------- */
+
+/* outputs [rows, 2 n] are mu and log sigma (held between low and high), noise is eps; rows of the mask are `apart` numbers apart. Out: actions,
+ * zero where the mask is, log densities [rows], and for the way back tanh(u) and sigma eps (kept [2, rows, n]).
+ * With e = exp(-2 |u|) - 1, tanh |u| = -e / (2 + e) and log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(2 + e)). */
+void squash_forward(
+    ptrdiff_t rows, ptrdiff_t n, double low, double high, const float *restrict outputs, const float *restrict noise, const float *restrict mask,
+    ptrdiff_t apart, float *restrict action, float *restrict density, float *restrict kept)
+{
+    const float least = low, most = high;
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        float sum = 0.0f;
+        for (ptrdiff_t k = 0; k < n; k++) {
+            const float raw = outputs[(2 * i + 1) * n + k], log_sigma = raw < least ? least : raw > most ? most : raw;
+            const float eps = noise[i * n + k], scaled = exponential(log_sigma) * eps, u = outputs[2 * i * n + k] + scaled, size = fabsf(u);
+            const float e = exp_minus_one(-2.0f * size), along = copysignf(-e / (2.0f + e), u), m = mask[i * apart + k];
+            kept[i * n + k] = along; kept[(rows + i) * n + k] = scaled;
+            action[i * n + k] = along * m;
+            sum += m * (2.0f * (size + logarithm(2.0f + e)) - log_sigma - 0.5f * eps * eps - 2.30523289f);  /* log(2 pi) / 2 + 2 log 2 */
+        }
+        density[i] = sum;
+    }
+}
+
+/* Gradient of the outputs from those of actions, whose rows are of_apart numbers apart, and densities */
+void squash_backward(
+    ptrdiff_t rows, ptrdiff_t n, double low, double high, const float *restrict outputs, const float *restrict mask, ptrdiff_t apart,
+    const float *restrict kept, const float *restrict of_action, ptrdiff_t of_apart, const float *restrict of_density, float *restrict g)
+{
+    const float least = low, most = high;
+    for (ptrdiff_t i = 0; i < rows; i++)
+        for (ptrdiff_t k = 0; k < n; k++) {
+            const float a = kept[i * n + k], m = mask[i * apart + k], raw = outputs[(2 * i + 1) * n + k];
+            const float of_mean = m * (of_action[i * of_apart + k] * (1.0f - a * a) + of_density[i] * 2.0f * a);
+            g[2 * i * n + k] = of_mean;
+            g[(2 * i + 1) * n + k] = raw < least || raw > most ? 0.0f : of_mean * kept[(rows + i) * n + k] - of_density[i] * m;
+        }
+}
+
+/* -- sums over a complete binary tree: see hvcl.rl.sum_tree ------------------------------------------------------------------------------ */
+
+/* The sums above some nodes anew, level by level; the nodes' numbers are overwritten */
+void tree_update(ptrdiff_t count, ptrdiff_t levels, int64_t *restrict at, double *nodes)
+{
+    for (ptrdiff_t l = 0; l < levels; l++)
+        for (ptrdiff_t i = 0; i < count; i++) {
+            const int64_t node = at[i] >>= 1;
+            nodes[node] = nodes[2 * node] + nodes[2 * node + 1];
+        }
+}
+
+/* From the root down to the leaf at which the running sum first exceeds each of `masses`, which are overwritten */
+void tree_find(ptrdiff_t count, ptrdiff_t levels, int64_t root, const double *restrict nodes, double *restrict masses, int64_t *restrict found)
+{
+    for (ptrdiff_t i = 0; i < count; i++) found[i] = root;
+    for (ptrdiff_t l = 0; l < levels; l++)
+        for (ptrdiff_t i = 0; i < count; i++) {
+            const double left = nodes[2 * found[i]];
+            const int right = masses[i] >= left;
+            masses[i] -= right ? left : 0.0;
+            found[i] = 2 * found[i] + right;
+        }
 }
 
 /* -- a convolutional layer in one call each way: patches, the experts' products, noise, mixing ----------------------------------------

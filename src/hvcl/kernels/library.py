@@ -84,6 +84,16 @@ class Network(ctypes.Structure):
     )
 
 
+class Chain(ctypes.Structure):
+    """One pass through a stack of small plain networks, as the C source has it."""
+
+    _fields_ = (
+        *_fields(ctypes.c_int64, "layers copies rows stride"),
+        *_fields(ctypes.c_double, "slope"),
+        *_fields(ctypes.c_void_p, "sizes parameters x hidden answers g_answers gradients room g_x"),
+    )
+
+
 class Conv(ctypes.Structure):
     """One pass through a convolutional layer, as the C source has it."""
 
@@ -129,6 +139,14 @@ class Kernels:
         self._dense_backward = function("dense_backward", pointer)
         # with addresses instead of tensors, for callers whose memory stays where it is
         self.network_forward, self.network_backward = function("network_forward", pointer), function("network_backward", pointer)
+        self.chain_forward, self.chain_backward = function("chain_forward", pointer), function("chain_backward", pointer)
+        limits = (ctypes.c_double, ctypes.c_double)
+        self.squash_forward = function("squash_forward", size, size, *limits, *[pointer] * 3, size, *[pointer] * 3)
+        self.squash_backward = function(
+            "squash_backward", size, size, *limits, *[pointer] * 2, size, *[pointer] * 2, size, pointer, pointer
+        )
+        self.tree_update = function("tree_update", size, size, pointer, pointer)
+        self.tree_find = function("tree_find", size, size, ctypes.c_int64, *[pointer] * 3)
         self._conv_forward = function("conv_forward", pointer)
         self._conv_backward = function("conv_backward", pointer)
         self._pair_distances = function("pair_distances", size, size, pointer, flag, ctypes.c_double, size, *[pointer] * 3)

@@ -17,7 +17,6 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +30,7 @@ from hvcl.layers.module import VariationalModule
 from hvcl.posteriors import MeanFieldGaussian
 from hvcl.posteriors.mean_field import SigmaKind
 from hvcl.rl.compiled import Compiled
-from hvcl.rl.dense import SLOPE
+from hvcl.rl.dense import SLOPE, readable
 
 
 class StackedMoVELinear(VariationalModule):
@@ -207,7 +206,7 @@ class StackedMoVE(nn.Module):
         """The answers of all copies side by side."""
         first = self.layers[0]
         assert isinstance(first, StackedMoVELinear)
-        kernels = load_kernels(first.bias) if self.unit and len(x) else None
+        kernels = load_kernels(first.bias) if self.unit and len(x) and readable(x, first.inputs) else None
         if kernels is None:
             self.compiled.terms = None
             return self.plain(x)
