@@ -62,7 +62,6 @@ class PrioritizedReplay:
         ends = np.cumsum(self._sizes)
         self._parts = [slice(int(end - size), int(end)) for size, end in zip(self._sizes, ends, strict=True)]
         self._rows = np.empty((capacity, int(ends[-1])), np.float32)
-        self._table = torch.from_numpy(self._rows)
         self._tree = SumTree(capacity)
         self._random = np.random.Generator(np.random.PCG64(seed))
         self._next = 0
@@ -94,7 +93,7 @@ class PrioritizedReplay:
         else:
             weight = torch.ones(count)
         # torch's memory, always aligned: matrix products of the same numbers elsewhere may differ in their last digits
-        rows = self._table.index_select(0, torch.from_numpy(places))
+        rows = torch.from_numpy(self._rows).index_select(0, torch.from_numpy(places))
         observation, action, reward, following, terminal, mask = rows.split(self._sizes, 1)
         pair = rows[:, : observation.shape[1] + action.shape[1]]
         return Batch(pair, observation, reward[:, 0], following, terminal[:, 0], mask, weight, places)
