@@ -3,24 +3,67 @@ import copy
 import pytest
 import torch
 
+from hvcl.kernels import load_kernels
 from hvcl.optim import SmallAdam
 from hvcl.rl.dense import StackedDense
+from hvcl.rl.move import StackedMoVE
 from hvcl.rl.networks import mirror, twin_of
 from hvcl.rl.part import Part
 
+compiled = pytest.mark.skipif(load_kernels(torch.zeros(1)) is None, reason="there is no C compiler")
 
-@pytest.mark.parametrize("hidden", [(5, 7), (5,)])
+
+def apart(x):
+    """The same rows with something between them."""
+    return torch.cat([x, torch.full_like(x, 9.0)], 1)[:, : x.shape[1]]
+
+
+@compiled
+@pytest.mark.parametrize("hidden", [(5, 7), (5,), (70, 3, 66)])
 @pytest.mark.parametrize("copies", [1, 2])
-def test_written_out_and_plain_agree(hidden, copies):
+@pytest.mark.parametrize("layout", [lambda x: x, apart, lambda x: x.T.contiguous().T, lambda x: x[:1].expand(6, -1)])
+def test_compiled_and_plain_agree(hidden, copies, layout):
     torch.manual_seed(0)
-    network = StackedDense(4, 3, hidden, copies).double()
-    x = torch.randn(6, 4, dtype=torch.double, requires_grad=True)
-    grad = torch.randn(6, 3 * copies, dtype=torch.double)
-    answers = network(x), network.plain(x)
-    torch.testing.assert_close(*answers, rtol=0, atol=1e-12)
-    leaves = [x, *network.parameters()]
-    for a, b in zip(*(torch.autograd.grad(answer, leaves, grad) for answer in answers), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    network = StackedDense(4, 3, hidden, copies)
+    reference = copy.deepcopy(network).double()
+    x = layout(torch.randn(6, 4)).requires_grad_()
+    same = x.detach().double().requires_grad_()
+    grad = torch.randn(6, 3 * copies)
+    answers, expected = network(x), reference.plain(same)
+    torch.testing.assert_close(answers.double(), expected, rtol=0, atol=1e-5)
+    with torch.no_grad():
+        assert torch.equal(network(x), answers)
+    found = torch.autograd.grad(answers, [x, *network.parameters()], grad)
+    wanted = torch.autograd.grad(expected, [same, *reference.parameters()], grad.double())
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=0, atol=2e-5)
+    network.requires_grad_(False)
+    (alone,) = torch.autograd.grad(network(x), x, grad)
+    assert torch.equal(alone, found[0])
+
+
+@compiled
+def test_parameters_that_were_changed_before_the_way_back_are_noticed():
+    network = StackedDense(4, 3, (5,))
+    answers = network(torch.randn(6, 4))
+    with torch.no_grad():
+        network.weight1.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        answers.sum().backward()
+
+
+@pytest.mark.parametrize("x", [torch.zeros(6, 3), torch.zeros(6, 4, dtype=torch.double)])
+def test_inputs_of_another_kind_are_refused(x):
+    for network in (StackedDense(4, 3, (5,)), StackedMoVE(4, 3, (5,), 2, 1, "unit", 0.1)):
+        with pytest.raises(RuntimeError):
+            network(x)
+
+
+def test_without_a_compiler_the_plain_path_serves(monkeypatch):
+    network, x = StackedDense(4, 3, (5, 7), 2), torch.randn(6, 4)
+    expected = network(x)
+    monkeypatch.setattr("hvcl.rl.dense.load_kernels", lambda _: None)
+    torch.testing.assert_close(network(x), expected)
 
 
 def test_copies_are_networks_of_their_own():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hvcl.kernels import load_kernels
-from hvcl.layers import MoVELinear, loss_terms
+from hvcl.layers import MoVELinear, loss_terms, sampling
 from hvcl.rl.compiled import NAMES as COMPILED
 from hvcl.rl.move import StackedMoVE, StackedMoVELinear
 
@@ -134,7 +134,7 @@ def price(values):
 
 @compiled
 @pytest.mark.parametrize("sampling", [True, False])
-@pytest.mark.parametrize(("experts", "copies"), [(3, 2), (4, 1), (1, 2), (1, 1)])
+@pytest.mark.parametrize(("experts", "copies"), [(3, 2), (4, 1), (1, 2), (1, 1), (6, 2), (14, 1)])
 def test_compiled_and_plain_agree(experts, copies, sampling, monkeypatch):
     """Values, terms and gradients of single precision are those that plain operations give in double precision."""
     network = network_of(experts, copies).train(sampling)
@@ -185,10 +185,14 @@ def test_compiled_passes_may_overlap_and_add_up():
 @pytest.mark.parametrize("experts", [4, 1])
 def test_a_network_without_gradients_of_its_own_passes_them_to_its_input(experts):
     network = network_of(experts, 2).eval().requires_grad_(False)
-    x = torch.randn(20, 7, requires_grad=True)
+    x = torch.randn(20, 9)[:, 1:8].requires_grad_()
     weight = torch.randn(20, 6)
     found, expected = (torch.autograd.grad((answers * weight).sum(), x)[0] for answers in (network(x), network.plain(x)))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for layer in network.layers:
+        layer.posterior.rho.fill_(-60.0)
+    with sampling(network):  # noise of nothing
+        torch.testing.assert_close(torch.autograd.grad((network(x) * weight).sum(), x)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_compiler_the_plain_path_serves(monkeypatch):

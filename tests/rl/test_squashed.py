@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from hvcl.kernels import load_kernels
 from hvcl.rl.squashed import log_probability, mode, sample
 
 
@@ -60,6 +61,30 @@ def test_the_gradient_is_that_of_the_plain_formula():
         gradients.append(leaf.grad)
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
     assert (gradients[0][:5, 3] == 0).all()
+
+
+@pytest.mark.skipif(load_kernels(torch.zeros(1)) is None, reason="there is no C compiler")
+def test_compiled_and_plain_agree(monkeypatch):
+    torch.manual_seed(0)
+    outputs = torch.randn(50, 6) * 3
+    outputs[:5, 3:], outputs[5:9, 3:], outputs[9:12, :3] = 3.0, -25.0, 30.0  # at both ends of log sigma; actions at the edge
+    mask = (torch.rand(50, 8) < 0.6).float()[:, 2:5]
+    of_action, of_density = torch.randn(50, 7)[:, 4:], torch.ones(()).expand(50)
+
+    def draw():
+        leaf = outputs.clone().requires_grad_()
+        torch.manual_seed(1)
+        action, log_pi = sample(leaf, mask)
+        return action, log_pi, torch.autograd.grad([action, log_pi], leaf, [of_action, of_density])[0]
+
+    ours = draw()
+    with torch.no_grad():
+        torch.manual_seed(1)
+        assert all(torch.equal(a, b) for a, b in zip(sample(outputs, mask), ours[:2], strict=True))
+    monkeypatch.setattr("hvcl.rl.squashed.load_kernels", lambda _: None)
+    for mine, theirs in zip(ours, draw(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=2e-6)
+    assert (ours[0][mask == 0] == 0).all()
 
 
 def test_extreme_outputs_stay_finite():

@@ -48,3 +48,19 @@ def test_clear_and_bad_capacity():
     assert tree.total == 0
     with pytest.raises(InputError, match="capacity"):
         SumTree(0)
+
+
+def test_compiled_and_plain_give_the_same_numbers(monkeypatch):
+    random = np.random.default_rng(0)
+    changes = [(random.integers(0, 700, 50), random.random(50) ** 3) for _ in range(20)]
+    shares = random.random(300)
+
+    def walk():
+        tree = SumTree(1000)
+        for leaves, weights in changes:
+            tree.set(leaves, weights)
+            yield tree.total, tree.find(shares * tree.total).tolist()
+
+    ours = list(walk())
+    monkeypatch.setattr("hvcl.rl.sum_tree.load_kernels", lambda _: None)
+    assert ours == list(walk())

@@ -5,6 +5,30 @@ name that depends on the source, the flags and the processor, and loaded with ct
 compiles for tens of seconds in a new process, which short runs never earn back.
 """
 
-from hvcl.kernels.library import AdamStep, Conv, Dense, ExpertUpdate, Kernels, Products, load_kernels, scratch
+from hvcl.kernels.library import (
+    AdamStep,
+    Chain,
+    Conv,
+    Dense,
+    ExpertUpdate,
+    Kernels,
+    Network,
+    Price,
+    Products,
+    load_kernels,
+    scratch,
+)
 
-__all__ = ["AdamStep", "Conv", "Dense", "ExpertUpdate", "Kernels", "Products", "load_kernels", "scratch"]
+__all__ = [
+    "AdamStep",
+    "Chain",
+    "Conv",
+    "Dense",
+    "ExpertUpdate",
+    "Kernels",
+    "Network",
+    "Price",
+    "Products",
+    "load_kernels",
+    "scratch",
+]

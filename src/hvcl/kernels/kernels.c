@@ -23,27 +23,35 @@ static Gemm gemm;
 
 void use_gemm(void *found) { gemm = (Gemm) found; }
 
-/* c[rows, columns] = a b + beta c, all stored row by row; `a` is [rows, n], or [n, rows] if turn_a, b is [n, columns], or [columns, n] if turn_b */
-void product(
-    ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t n, const float *a, int turn_a, const float *b, int turn_b, float beta, float *c)
+/* c[rows, columns] = a b + beta c, all stored row by row, rows being lda, ldb and ldc numbers apart; `a` is [rows, n], or [n, rows] if turn_a,
+ * b is [n, columns], or [columns, n] if turn_b */
+static void product_of_parts(
+    int64_t rows, int64_t columns, int64_t n, const float *a, int64_t lda, int turn_a, const float *b, int64_t ldb, int turn_b, float beta,
+    float *c, int64_t ldc)
 {
     if (gemm) {  /* which stores column by column: to it, everything is transposed */
-        const int64_t r = rows, q = columns, k = n, lda = turn_a ? rows : n, ldb = turn_b ? n : columns;
         const float one = 1.0f;
-        if (rows && columns) gemm(turn_b ? "T" : "N", turn_a ? "T" : "N", &q, &r, &k, &one, b, &ldb, a, &lda, &beta, c, &q);
+        if (rows && columns) gemm(turn_b ? "T" : "N", turn_a ? "T" : "N", &columns, &rows, &n, &one, b, &ldb, a, &lda, &beta, c, &ldc);
         return;
     }
     for (ptrdiff_t i = 0; i < rows; i++) {
-        float *restrict to = c + i * columns;
+        float *restrict to = c + i * ldc;
         for (ptrdiff_t j = 0; j < columns; j++) to[j] = beta == 0.0f ? 0.0f : beta * to[j];
         for (ptrdiff_t k = 0; k < n; k++) {
-            const float scale = a[turn_a ? k * rows + i : i * n + k];
+            const float scale = a[turn_a ? k * lda + i : i * lda + k];
             if (turn_b)
-                for (ptrdiff_t j = 0; j < columns; j++) to[j] += scale * b[j * n + k];
+                for (ptrdiff_t j = 0; j < columns; j++) to[j] += scale * b[j * ldb + k];
             else
-                for (ptrdiff_t j = 0; j < columns; j++) to[j] += scale * b[k * columns + j];
+                for (ptrdiff_t j = 0; j < columns; j++) to[j] += scale * b[k * ldb + j];
         }
     }
+}
+
+/* The same of whole matrices */
+void product(
+    ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t n, const float *a, int turn_a, const float *b, int turn_b, float beta, float *c)
+{
+    product_of_parts(rows, columns, n, a, turn_a ? rows : n, turn_a, b, turn_b ? n : columns, turn_b, beta, c, columns);
 }
 
 /* -- exponentials that the compiler can put between other instructions: half the time of a vector library's call --------------- */
@@ -313,82 +321,146 @@ void repel(
 
 /* -- the gate: probabilities, choice, sorted order and statistics of a batch in one pass -------------------------------------- */
 
-/* Logits of the gate and of its prior, [rows, M] each: x w^T + bias. Matrix products of a few columns are slow in the libraries made for large
- * ones: here the columns of two experts share every number of x that is read, and an expert's two go through the same instructions. */
+#define GATE_ROWS 64  /* that are looked at together, side by side in memory */
+#define FEW 8  /* columns that make one vector */
+
+typedef float Eight __attribute__((vector_size(4 * FEW)));
+
+/* sums[rows] = x[rows, n] w, w of eight columns: every number of w that is read serves eight rows */
+ONE_COPY void eight_columns(ptrdiff_t rows, ptrdiff_t n, const float *restrict x, const Eight *restrict w, Eight *restrict sums)
+{
+    ptrdiff_t i = 0;
+    for (; i + 8 <= rows; i += 8) {
+        const float *restrict r = x + i * n, *restrict s = r + 4 * n;
+        Eight a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 }, e = { 0 }, f = { 0 }, g = { 0 }, h = { 0 };
+        for (ptrdiff_t k = 0; k < n; k++) {
+            const Eight v = w[k];
+            a += r[k] * v; b += r[n + k] * v; c += r[2 * n + k] * v; d += r[3 * n + k] * v;
+            e += s[k] * v; f += s[n + k] * v; g += s[2 * n + k] * v; h += s[3 * n + k] * v;
+        }
+        sums[i] = a; sums[i + 1] = b; sums[i + 2] = c; sums[i + 3] = d;
+        sums[i + 4] = e; sums[i + 5] = f; sums[i + 6] = g; sums[i + 7] = h;
+    }
+    for (; i < rows; i++) {
+        Eight a = { 0 };
+        for (ptrdiff_t k = 0; k < n; k++) a += x[i * n + k] * w[k];
+        sums[i] = a;
+    }
+}
+
+/* Logits of the gate and of its prior (or without one: NULL), [rows, M] each: x w^T + bias. Matrix products of a few columns are slow in the
+ * libraries made for large ones: here gate and prior share every number of x that is read, and go through the same instructions. */
 ONE_COPY void two_gates(
     ptrdiff_t rows, ptrdiff_t n, ptrdiff_t M, const float *x, const float *w, const float *bias, const float *prior_w, const float *prior_bias,
     float *out, float *prior_out)
 {
-    if (gemm && M > 12) {
-        for (ptrdiff_t i = 0; i < rows * M; i++) { out[i] = bias[i % M]; prior_out[i] = prior_bias[i % M]; }
+    if (M > 12 || n > 4096) {
+        for (ptrdiff_t i = 0; i < rows * M; i++) out[i] = bias[i % M];
         product(rows, M, n, x, 0, w, 1, 1.0f, out);
+        if (!prior_w) return;
+        for (ptrdiff_t i = 0; i < rows * M; i++) prior_out[i] = prior_bias[i % M];
         product(rows, M, n, x, 0, prior_w, 1, 1.0f, prior_out);
         return;
     }
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        const float *restrict row = x + i * n;
-        ptrdiff_t m = 0;
-        for (; m + 2 <= M; m += 2) {
-            const float *restrict p = w + m * n, *restrict q = p + n, *restrict r = prior_w + m * n, *restrict s = r + n;
-            float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
-            for (ptrdiff_t k = 0; k < n; k++) { a += row[k] * p[k]; b += row[k] * q[k]; c += row[k] * r[k]; d += row[k] * s[k]; }
-            out[i * M + m] = a + bias[m]; out[i * M + m + 1] = b + bias[m + 1];
-            prior_out[i * M + m] = c + prior_bias[m]; prior_out[i * M + m + 1] = d + prior_bias[m + 1];
+    Eight columns[n], sums[GATE_ROWS];
+    const ptrdiff_t all = prior_w ? 2 * M : M;
+    for (ptrdiff_t first = 0; first < all; first += FEW) {  /* of all columns, those of the gate and then those of its prior */
+        const ptrdiff_t some = all - first < FEW ? all - first : FEW;
+        float *packed = (float *) columns, more[FEW], *to[FEW];
+        for (ptrdiff_t j = 0; j < FEW; j++) {
+            const ptrdiff_t m = first + j < M ? first + j : first + j - M;
+            const float *from = j >= some ? NULL : (first + j < M ? w : prior_w) + m * n;
+            for (ptrdiff_t k = 0; k < n; k++) packed[k * FEW + j] = from ? from[k] : 0.0f;
+            more[j] = j >= some ? 0.0f : (first + j < M ? bias : prior_bias)[m];
+            to[j] = (first + j < M ? out : prior_out) + m;
         }
-        if (m < M) {
-            const float *restrict p = w + m * n, *restrict r = prior_w + m * n;
-            float a = 0.0f, c = 0.0f;
-            for (ptrdiff_t k = 0; k < n; k++) { a += row[k] * p[k]; c += row[k] * r[k]; }
-            out[i * M + m] = a + bias[m]; prior_out[i * M + m] = c + prior_bias[m];
+        for (ptrdiff_t start = 0; start < rows; start += GATE_ROWS) {
+            const ptrdiff_t count = rows - start < GATE_ROWS ? rows - start : GATE_ROWS;
+            const float *found = (const float *) sums;
+            eight_columns(count, n, x + start * n, columns, sums);
+            for (ptrdiff_t j = 0; j < some; j++)
+                for (ptrdiff_t i = 0; i < count; i++) to[j][(start + i) * M] = found[i * FEW + j] + more[j];
         }
     }
 }
 
-ONE_COPY void log_softmax(ptrdiff_t rows, ptrdiff_t M, float *values)
+/* [count, M] to [M, GATE_ROWS] or, if `back`, the other way; rows that are not there are zero */
+static inline void turn_rows(ptrdiff_t count, ptrdiff_t M, int back, float *restrict rows, float (*restrict turned)[GATE_ROWS])
 {
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        float *v = values + i * M, top = v[0], sum = 0.0f;
-        for (ptrdiff_t m = 1; m < M; m++) if (v[m] > top) top = v[m];
-        for (ptrdiff_t m = 0; m < M; m++) sum += expf(v[m] - top);
-        const float log_sum = top + logf(sum);
-        for (ptrdiff_t m = 0; m < M; m++) v[m] -= log_sum;
+    for (ptrdiff_t m = 0; m < M; m++) {
+        if (back)
+            for (ptrdiff_t i = 0; i < count; i++) rows[i * M + m] = turned[m][i];
+        else {
+            for (ptrdiff_t i = 0; i < count; i++) turned[m][i] = rows[i * M + m];
+            for (ptrdiff_t i = count; i < GATE_ROWS; i++) turned[m][i] = 0.0f;
+        }
     }
+}
+
+ONE_COPY void log_softmax(ptrdiff_t M, float (*v)[GATE_ROWS])
+{
+    float top[GATE_ROWS], sum[GATE_ROWS];
+    for (int i = 0; i < GATE_ROWS; i++) { top[i] = v[0][i]; sum[i] = 0.0f; }
+    for (ptrdiff_t m = 1; m < M; m++)
+        for (int i = 0; i < GATE_ROWS; i++) top[i] = v[m][i] > top[i] ? v[m][i] : top[i];
+    for (ptrdiff_t m = 0; m < M; m++)
+        for (int i = 0; i < GATE_ROWS; i++) sum[i] += exponential(v[m][i] - top[i]);
+    for (int i = 0; i < GATE_ROWS; i++) top[i] += logarithm(sum[i]);
+    for (ptrdiff_t m = 0; m < M; m++)
+        for (int i = 0; i < GATE_ROWS; i++) v[m][i] -= top[i];
 }
 
 /* x[rows, n] through the gate (w, bias) and its prior. Out: log p and log p - log prior [rows, M]; for the most probable expert of each row the
  * sorted order (rows_of: slot to row, slot_of: row to slot, counts per expert) and its p in slot order (weights); the mean mass on each expert
- * (usage); statistics: mean KL[p || prior], H(M|X), H(M). `choice` is room for one number a row. */
+ * (usage); statistics: mean KL[p || prior], H(M|X), H(M). `choice` is room for one number a row. Without a prior (prior_w NULL) there are no
+ * ratio, usage and statistics. */
 void gate_forward(
     ptrdiff_t rows, ptrdiff_t n, ptrdiff_t M, const float *x, const float *w, const float *bias, const float *prior_w,
     const float *prior_bias, float *restrict log_p, float *restrict ratio,
     int64_t *restrict rows_of, int64_t *restrict slot_of, int64_t *restrict counts, int64_t *restrict choice,
     float *restrict weights, float *restrict usage, float *restrict statistics)
 {
-    double kl = 0.0, conditional = 0.0, marginal = 0.0;
-    double mass[M];
+    double kl = 0.0, conditional = 0.0, marginal = 0.0, mass[M];
+    float l[M][GATE_ROWS], r[M][GATE_ROWS];
     two_gates(rows, n, M, x, w, bias, prior_w, prior_bias, log_p, ratio);
-    log_softmax(rows, M, log_p);
-    log_softmax(rows, M, ratio);
     for (ptrdiff_t m = 0; m < M; m++) { mass[m] = 0.0; counts[m] = 0; }
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        const float *l = log_p + i * M;
-        float *r = ratio + i * M;
-        ptrdiff_t best = 0;
+    for (ptrdiff_t start = 0; start < rows; start += GATE_ROWS) {
+        const ptrdiff_t count = rows - start < GATE_ROWS ? rows - start : GATE_ROWS;
+        float top[GATE_ROWS];
+        int32_t best[GATE_ROWS];
+        turn_rows(count, M, 0, log_p + start * M, l);
+        log_softmax(M, l);
+        turn_rows(count, M, 1, log_p + start * M, l);
+        for (int i = 0; i < GATE_ROWS; i++) { top[i] = l[0][i]; best[i] = 0; }
+        for (ptrdiff_t m = 1; m < M; m++)
+            for (int i = 0; i < GATE_ROWS; i++) {
+                best[i] = l[m][i] > top[i] ? (int32_t) m : best[i];
+                top[i] = l[m][i] > top[i] ? l[m][i] : top[i];
+            }
+        for (ptrdiff_t i = 0; i < count; i++) { choice[start + i] = best[i]; counts[best[i]]++; }
+        if (!prior_w) continue;
+        turn_rows(count, M, 0, ratio + start * M, r);
+        log_softmax(M, r);
         for (ptrdiff_t m = 0; m < M; m++) {
-            const float p = expf(l[m]);
-            if (l[m] > l[best]) best = m;
-            r[m] = l[m] - r[m];
-            mass[m] += p; kl += p * r[m]; conditional -= p * l[m];
+            float of_mass = 0.0f, of_kl = 0.0f, of_entropy = 0.0f;
+            for (int i = 0; i < GATE_ROWS; i++) {
+                const float p = i < count ? exponential(l[m][i]) : 0.0f;
+                r[m][i] = l[m][i] - r[m][i];
+                of_mass += p; of_kl += p * r[m][i]; of_entropy -= p * l[m][i];
+            }
+            mass[m] += of_mass; kl += of_kl; conditional += of_entropy;
         }
-        choice[i] = best; counts[best]++;
+        turn_rows(count, M, 1, ratio + start * M, r);
     }
     ptrdiff_t next[M], start = 0;
     for (ptrdiff_t m = 0; m < M; m++) { next[m] = start; start += counts[m]; }
     for (ptrdiff_t i = 0; i < rows; i++) {
         const ptrdiff_t slot = next[choice[i]]++;
         rows_of[slot] = i; slot_of[i] = slot;
-        weights[slot] = expf(log_p[i * M + choice[i]]);
+        weights[slot] = log_p[i * M + choice[i]];
     }
+    for (ptrdiff_t s = 0; s < rows; s++) weights[s] = exponential(weights[s]);
+    if (!prior_w) return;
     for (ptrdiff_t m = 0; m < M; m++) {
         const double u = mass[m] / rows;
         usage[m] = (float) u;
@@ -397,47 +469,59 @@ void gate_forward(
     statistics[0] = (float)(kl / rows); statistics[1] = (float)(conditional / rows); statistics[2] = (float) marginal;
 }
 
-/* Gradients of the gate's weights and bias, and of x if g_x is not NULL (which they are added to), from those of weights, usage and
- * statistics. `room` holds 2 rows * M numbers: the gradients of the gate's logits and of its prior's. */
+/* Gradients of the gate's weights and bias (if g_w is not NULL), and of x if g_x is not NULL (which they are added to), from those of weights,
+ * usage and statistics; without a prior (prior_w NULL) from those of weights alone. `room` holds 2 rows * M numbers: the gradients of the gate's
+ * logits and of its prior's. */
 void gate_backward(
     ptrdiff_t rows, ptrdiff_t n, ptrdiff_t M, const float *x, const float *w, const float *prior_w,
-    const float *restrict log_p, const float *restrict ratio, const int64_t *restrict slot_of,
+    float *restrict log_p, float *restrict ratio, const int64_t *restrict slot_of,
     const int64_t *restrict choice, const float *restrict usage, const float *restrict g_weights, const float *restrict g_usage,
     const float *restrict g_statistics, float *restrict room, float *g_w, float *restrict g_bias, float *g_x)
 {
     const float scale = 1.0f / rows;
-    const float g_kl = g_statistics[0] * scale, g_conditional = g_statistics[1] * scale;
-    float g_mass[M], *restrict of_gate = room, *restrict of_prior = room + rows * M;
+    const float g_kl = prior_w ? g_statistics[0] * scale : 0.0f, g_conditional = prior_w ? g_statistics[1] * scale : 0.0f;
+    float g_mass[M], of_bias[M], l[M][GATE_ROWS], r[M][GATE_ROWS], p[M][GATE_ROWS], g[M][GATE_ROWS];
     for (ptrdiff_t m = 0; m < M; m++) {
-        g_mass[m] = scale * (g_usage[m] - (usage[m] > 0.0f ? g_statistics[2] * (logf(usage[m]) + 1.0f) : 0.0f));
-        g_bias[m] = 0.0f;
+        g_mass[m] = prior_w ? scale * (g_usage[m] - (usage[m] > 0.0f ? g_statistics[2] * (logf(usage[m]) + 1.0f) : 0.0f)) : 0.0f;
+        of_bias[m] = 0.0f;
     }
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        const float *l = log_p + i * M, *r = ratio + i * M;
-        float *ga = of_gate + i * M, *gb = of_prior + i * M, mean = 0.0f;
+    if (!prior_w) memset(r, 0, sizeof r);
+    for (ptrdiff_t start = 0; start < rows; start += GATE_ROWS) {
+        const ptrdiff_t count = rows - start < GATE_ROWS ? rows - start : GATE_ROWS;
+        float mean[GATE_ROWS] = { 0 }, chosen[GATE_ROWS] = { 0 };
+        turn_rows(count, M, 0, log_p + start * M, l);
+        if (prior_w) turn_rows(count, M, 0, ratio + start * M, r);
+        for (ptrdiff_t m = 0; m < M; m++)
+            for (int i = 0; i < GATE_ROWS; i++) {
+                p[m][i] = exponential(l[m][i]);
+                /* d / dp of everything but the chosen weight; a softmax subtracts its mean */
+                g[m][i] = g_mass[m] + g_kl * r[m][i] - g_conditional * l[m][i];
+                mean[i] += p[m][i] * g[m][i];
+            }
+        for (ptrdiff_t i = 0; i < count; i++) chosen[i] = g_weights[slot_of[start + i]] * p[choice[start + i]][i];
+        for (ptrdiff_t m = 0; m < M; m++)
+            for (int i = 0; i < GATE_ROWS; i++) g[m][i] = p[m][i] * (g[m][i] - mean[i] - chosen[i]);
+        for (ptrdiff_t i = 0; i < count; i++) g[choice[start + i]][i] += chosen[i];
         for (ptrdiff_t m = 0; m < M; m++) {
-            const float p = expf(l[m]);
-            /* d / dp of everything but the chosen weight; a softmax subtracts its mean */
-            ga[m] = g_mass[m] + g_kl * r[m] - g_conditional * l[m];
-            mean += p * ga[m];
+            float sum = 0.0f;
+            for (int i = 0; i < GATE_ROWS; i++) {  /* a sure gate's gradients are denormal, with which a processor calculates a hundred times slower */
+                g[m][i] = fabsf(g[m][i]) < 1e-30f ? 0.0f : g[m][i];
+                sum += i < count ? g[m][i] : 0.0f;
+                const float of_prior = g_kl * (exponential(l[m][i] - r[m][i]) - p[m][i]);
+                r[m][i] = fabsf(of_prior) < 1e-30f ? 0.0f : of_prior;
+            }
+            of_bias[m] += sum;
         }
-        const float chosen = g_weights[slot_of[i]] * expf(l[choice[i]]);
-        for (ptrdiff_t m = 0; m < M; m++) {
-            const float p = expf(l[m]);
-            ga[m] = p * (ga[m] - mean) - p * chosen;
-            gb[m] = g_kl * (expf(l[m] - r[m]) - p);
-        }
-        ga[choice[i]] += chosen;
-        for (ptrdiff_t m = 0; m < M; m++) {  /* a sure gate's gradients are denormal, with which a processor calculates a hundred times slower */
-            ga[m] = fabsf(ga[m]) < 1e-30f ? 0.0f : ga[m];
-            gb[m] = fabsf(gb[m]) < 1e-30f ? 0.0f : gb[m];
-            g_bias[m] += ga[m];
-        }
+        turn_rows(count, M, 1, room + start * M, g);
+        if (prior_w) turn_rows(count, M, 1, room + (rows + start) * M, r);
     }
-    product(M, n, rows, of_gate, 1, x, 0, 0.0f, g_w);
+    if (g_w) {
+        memcpy(g_bias, of_bias, sizeof of_bias);
+        product(M, n, rows, room, 1, x, 0, 0.0f, g_w);
+    }
     if (g_x) {
-        product(rows, n, M, of_gate, 0, w, 0, 1.0f, g_x);
-        product(rows, n, M, of_prior, 0, prior_w, 0, 1.0f, g_x);
+        product(rows, n, M, room, 0, w, 0, 1.0f, g_x);
+        if (prior_w && g_kl != 0.0f) product(rows, n, M, room + rows * M, 0, prior_w, 0, 1.0f, g_x);
     }
 }
 
@@ -663,8 +747,8 @@ typedef struct {
     int64_t moved;  /* out: whether the rows were sorted; else one expert has them all, and they are where they were */
     int64_t flipout;  /* 1: flipout with a sigma per weight; 0: local reparameterisation with a sigma per unit */
     uint64_t seed, seed_in, seed_out;
-    const float *x, *mean, *bias, *rho;  /* [rows, inputs], [M, inputs, outputs], [M, outputs] or NULL */
-    const float *gate_weight, *gate_bias, *prior_weight, *prior_bias;  /* NULL without a gate */
+    const float *x, *mean, *bias, *rho;  /* [rows, inputs], [M, inputs, outputs], [M, outputs] or NULL; without rho (NULL) there is no noise */
+    const float *gate_weight, *gate_bias, *prior_weight, *prior_bias;  /* NULL without a gate; the prior NULL where nobody asks for its terms */
     /* forward: written */
     float *log_p, *ratio, *weights, *usage, *statistics, *out;
     int64_t *rows_of, *slot_of, *counts, *choice, *starts;
@@ -717,6 +801,12 @@ void dense_forward(Dense *d)
             for (int64_t s = a; s < a + count; s++)
                 for (int64_t k = 0; k < units; k++) d->answers[s * units + k] = d->bias ? d->bias[m * units + k] : 0.0f;
         random_flip(rows * units, d->seed_out, 1, d->room, d->answers);
+    } else if (!d->rho) {
+        EACH(d, m, a, count)
+            for (int64_t s = a; s < a + count; s++) {
+                if (d->bias) memcpy(d->answers + s * units, d->bias + m * units, units * sizeof(float));
+                else memset(d->answers + s * units, 0, units * sizeof(float));
+            }
     } else {
         standard_normals(rows * units, d->seed, d->noise);
         EACH(d, m, a, count) {
@@ -741,19 +831,20 @@ void dense_forward(Dense *d)
 void dense_backward(Dense *d)
 {
     const int64_t rows = d->rows, n = d->inputs, units = d->outputs, M = d->experts;
+    const int local = !d->flipout && d->rho;
     const float *x = d->moved ? d->sorted : d->x;
     if (d->gate_weight)
         mix_backward(rows, units, d->g_out, d->answers, d->weights, d->moved ? d->rows_of : NULL, d->g_answers, d->g_weights);
     if (d->g_bias) memset(d->g_bias, 0, M * units * sizeof(float));
-    if (!d->flipout) memset(d->g_rho, 0, M * units * sizeof(float));
-    EACH(d, m, a, count) {
+    if (!d->flipout && d->g_rho) memset(d->g_rho, 0, M * units * sizeof(float));
+    if (d->g_bias || local) EACH(d, m, a, count) {
         const float *restrict sigma = d->sigma + m * units;
         float *restrict of_bias = d->g_bias + m * units, *restrict of_rho = d->g_rho + m * units;
         for (int64_t s = a; s < a + count; s++) {
             const float *restrict g = d->g_answers + s * units, *restrict z = d->noise + s * units;
             if (d->g_bias)
                 for (int64_t k = 0; k < units; k++) of_bias[k] += g[k];
-            if (!d->flipout) {
+            if (local) {
                 float along = 0.0f;
                 for (int64_t k = 0; k < units; k++) {
                     const float t = g[k] * z[k] * sigma[k];
@@ -775,7 +866,7 @@ void dense_backward(Dense *d)
             EACH(d, m, a, count)
                 product(count, n, units, d->turned + a * units, 0, d->scaled + m * n * units, 1, 0.0f, d->room + a * n);
             random_flip(rows * n, d->seed_in, 1, d->room, to);
-        } else {
+        } else if (local) {
             for (int64_t s = 0; s < rows; s++) {
                 const float along = d->room[s], *restrict from = x + s * n;
                 float *restrict row = to + s * n;
@@ -788,6 +879,380 @@ void dense_backward(Dense *d)
     if (d->gate_weight)
         gate_backward(rows, n, M, d->x, d->gate_weight, d->prior_weight, d->log_p, d->ratio, d->slot_of, d->choice, d->usage, d->g_weights,
                       d->g_usage, d->g_statistics, d->room, d->g_gate_weight, d->g_gate_bias, d->g_x);
+}
+
+/* -- a stack of small networks of dense layers with leaky ReLU between, in one call each way ---------------------------------------- */
+
+/* The KLs of one layer's experts to their priors, with a sigma per unit, and their diversity */
+typedef struct {
+    int64_t inputs, outputs;
+    const float *mean, *rho, *prior_mean, *prior_log_sigma;  /* [copies * M, inputs, outputs] and [copies * M, outputs] */
+    float *width;  /* of the diversity's kernel, [copies]; where it is 0 it is measured */
+    const float *usage;  /* [copies * M] */
+    float *kl, *laplacian;  /* written forward: [copies * M], [copies, M, M] */
+    float *g_usage, *g_mean, *g_rho;
+} Price;
+
+typedef struct {
+    int64_t layers, copies, experts, rows;
+    int64_t learns;  /* whether there are prices and gradients of parameters */
+    int64_t diverse;  /* whether the diversity is among them */
+    int64_t stride;  /* of the rows of `given` */
+    uint64_t seed;
+    double slope, jitter;
+    Dense *calls;  /* [layers, copies] */
+    Price *prices;  /* [layers] */
+    const float *given;  /* the inputs */
+    float *x;  /* room for them */
+    float *answers;  /* [rows, copies * outputs] */
+    float *terms;  /* expert KL, gate KL, H(M|X), diversity, summed over layers and copies */
+    const float *statistics;  /* of the calls */
+    /* backward */
+    const float *g_answers, *g_terms;
+    float *g_statistics;
+    float *g_x;  /* [rows, inputs] or NULL */
+} Network;
+
+/* KL = sum (mu - nu)^2 / (2 s^2) + inputs sum ((sigma / s)^2 - 1) / 2 - log (sigma / s) of expert e */
+static double unit_kl(const Price *p, int64_t e)
+{
+    const int64_t n = p->inputs, units = p->outputs;
+    const float *restrict rho = p->rho + e * units, *restrict prior = p->prior_log_sigma + e * units;
+    float inverse[units], spread = 0.0f;
+    double shift = 0.0;
+    for (int64_t u = 0; u < units; u++) {
+        const float twice = 2.0f * (rho[u] - prior[u]);
+        inverse[u] = exponential(-2.0f * prior[u]);
+        spread += exp_minus_one(twice) - twice;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const float *restrict a = p->mean + (e * n + i) * units, *restrict b = p->prior_mean + (e * n + i) * units;
+        float sum = 0.0f;
+        for (int64_t u = 0; u < units; u++) sum += (a[u] - b[u]) * (a[u] - b[u]) * inverse[u];
+        shift += sum;
+    }
+    return 0.5 * (shift + (double) n * spread);
+}
+
+static void sigmas(const Price *p, int64_t experts, int64_t first, float *restrict to)
+{
+    for (int64_t k = 0; k < experts * p->outputs; k++) to[k] = exponential(p->rho[first * p->outputs + k]);
+}
+
+/* The median heuristic: h^2 is the (lower) median of the squared distances */
+static float median_width(int64_t M, const double (*distances)[M])
+{
+    double sorted[M * M];
+    int64_t count = 0;
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = i + 1; j < M; j++) {
+            int64_t k = count++;
+            for (; k && sorted[k - 1] > distances[i][j]; k--) sorted[k] = sorted[k - 1];
+            sorted[k] = distances[i][j];
+        }
+    const double median = sorted[(count - 1) / 2];
+    return median > 0 ? (float) sqrt(median) : 1.0f;
+}
+
+/* log det(K + jitter I) of one copy's experts, K = exp(-W2^2 / (2 h^2)); the Laplacian of (K + jitter I)^-1 o K / (2 h^2) is kept */
+static double kernel_log_determinant(const Price *p, int64_t M, int64_t copy, double jitter)
+{
+    const int64_t size = p->inputs * p->outputs, units = p->outputs;
+    const float *mean = p->mean + copy * M * size;
+    float sigma[M * units], *laplacian = p->laplacian + copy * M * M;
+    double distances[M][M], kernel[M][M], root[M][M], inverse[M][M], value = 0.0;
+    sigmas(p, M, copy * M, sigma);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j <= i; j++) {
+            const float *restrict a = mean + i * size, *restrict b = mean + j * size, *restrict s = sigma + i * units, *restrict t = sigma + j * units;
+            float far = 0.0f, wide = 0.0f;
+            for (int64_t k = 0; k < size; k++) far += (a[k] - b[k]) * (a[k] - b[k]);
+            for (int64_t k = 0; k < units; k++) wide += (s[k] - t[k]) * (s[k] - t[k]);
+            distances[i][j] = distances[j][i] = far + (double) p->inputs * wide;
+        }
+    if (p->width[copy] == 0.0f) p->width[copy] = median_width(M, distances);
+    const double scale = 2.0 * p->width[copy] * p->width[copy];
+    for (int64_t i = 0; i < M; i++)  /* Cholesky's root, row by row */
+        for (int64_t j = 0; j <= i; j++) {
+            kernel[i][j] = kernel[j][i] = exp(-distances[i][j] / scale);
+            double rest = kernel[i][j] + (i == j ? jitter : 0.0);
+            for (int64_t k = 0; k < j; k++) rest -= root[i][k] * root[j][k];
+            root[i][j] = i == j ? sqrt(rest) : rest / root[j][j];
+            if (i == j) value += 2.0 * log(root[i][i]);
+        }
+    for (int64_t c = 0; c < M; c++)  /* and its inverse, column by column */
+        for (int64_t i = 0; i < M; i++) {
+            double rest = i == c ? 1.0 : 0.0;
+            for (int64_t k = c; k < i; k++) rest -= root[i][k] * inverse[k][c];
+            inverse[i][c] = i < c ? 0.0 : rest / root[i][i];
+        }
+    for (int64_t i = 0; i < M; i++) {
+        double sum = 0.0;
+        for (int64_t j = 0; j < M; j++) {
+            double both = 0.0;
+            for (int64_t k = i > j ? i : j; k < M; k++) both += inverse[k][i] * inverse[k][j];
+            const double attraction = i == j ? 0.0 : both * kernel[i][j] / scale;
+            laplacian[i * M + j] = (float) -attraction;
+            sum += attraction;
+        }
+        laplacian[i * M + i] = (float) sum;
+    }
+    return value;
+}
+
+/* Gradients of an expert's means: those of its KL, which has this weight, and of the diversity (NULL: none) */
+static void price_of_means(const Price *p, int64_t M, int64_t e, float weight, const float *push)
+{
+    const int64_t n = p->inputs, units = p->outputs, size = n * units, first = e / M * M;
+    float inverse[units], *restrict to = p->g_mean + e * size;
+    for (int64_t u = 0; u < units; u++) inverse[u] = weight * exponential(-2.0f * p->prior_log_sigma[e * units + u]);
+    for (int64_t i = 0; i < n; i++) {
+        const float *restrict a = p->mean + e * size + i * units, *restrict b = p->prior_mean + e * size + i * units;
+        for (int64_t u = 0; u < units; u++) to[i * units + u] = (a[u] - b[u]) * inverse[u];
+    }
+    if (!push) return;
+    for (int64_t j = 1; j < M; j++) {  /* distances do not see a common shift, single precision does: as seen from the first */
+        const float *restrict a = p->mean + (first + j) * size, *restrict b = p->mean + first * size, by = push[j];
+        for (int64_t k = 0; k < size; k++) to[k] += by * (a[k] - b[k]);
+    }
+}
+
+/* The same of its log sigmas, added to what is there */
+static void price_of_sigmas(const Price *p, int64_t M, int64_t e, float weight, const float *push)
+{
+    const int64_t units = p->outputs, first = e / M * M;
+    const float *restrict rho = p->rho + e * units, *restrict prior = p->prior_log_sigma + e * units, many = p->inputs;
+    float *restrict to = p->g_rho + e * units;
+    for (int64_t u = 0; u < units; u++) to[u] += weight * many * exp_minus_one(2.0f * (rho[u] - prior[u]));
+    if (!push) return;
+    float sigma[M * units];
+    sigmas(p, M, first, sigma);
+    for (int64_t j = 1; j < M; j++)
+        for (int64_t u = 0; u < units; u++)
+            to[u] += many * push[j] * (sigma[j * units + u] - sigma[u]) * sigma[(e - first) * units + u];
+}
+
+void network_forward(Network *a)
+{
+    const int64_t rows = a->rows, copies = a->copies, M = a->experts, n = a->calls->inputs;
+    const Dense *last = a->calls + (a->layers - 1) * copies;
+    const float slope = a->slope;
+    uint64_t seed = a->seed;
+    for (int64_t i = 0; i < rows; i++) memcpy(a->x + i * n, a->given + i * a->stride, n * sizeof(float));
+    for (Dense *d = a->calls; d < last + copies; d++) {
+        d->seed = ++seed;
+        dense_forward(d);
+        float *restrict out = d->out;
+        if (d < last)
+            for (int64_t k = 0; k < rows * d->outputs; k++) out[k] = out[k] > 0.0f ? out[k] : slope * out[k];
+    }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = 0; c < copies; c++)
+            for (int64_t k = 0; k < last->outputs; k++)
+                a->answers[(i * copies + c) * last->outputs + k] = last[c].out[i * last->outputs + k];
+    if (!a->learns) return;
+    double terms[4] = { 0 };
+    for (int64_t l = 0; l < a->layers; l++) {
+        const Price *p = a->prices + l;
+        for (int64_t e = 0; e < copies * M; e++) terms[0] += p->usage[e] * (p->kl[e] = (float) unit_kl(p, e));
+        for (int64_t c = 0; c < copies; c++) {
+            terms[1] += a->statistics[3 * (l * copies + c)];
+            terms[2] += a->statistics[3 * (l * copies + c) + 1];
+            if (a->diverse) terms[3] += kernel_log_determinant(p, M, c, a->jitter);
+        }
+    }
+    for (int k = 0; k < 4; k++) a->terms[k] = (float) terms[k];
+}
+
+void network_backward(Network *a)
+{
+    const int64_t rows = a->rows, copies = a->copies, M = a->experts, n = a->calls->inputs;
+    const Dense *last = a->calls + (a->layers - 1) * copies;
+    const float slope = a->slope;
+    float push[copies * M * M];
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = 0; c < copies; c++)
+            for (int64_t k = 0; k < last->outputs; k++)
+                ((float *) last[c].g_out)[i * last->outputs + k] = a->g_answers[(i * copies + c) * last->outputs + k];
+    if (a->learns) {
+        a->g_statistics[0] = a->g_terms[1]; a->g_statistics[1] = a->g_terms[2]; a->g_statistics[2] = 0.0f;
+    }
+    for (int64_t l = a->layers - 1; l >= 0; l--) {
+        const Price *p = a->learns ? a->prices + l : NULL;
+        for (int64_t k = 0; p && a->diverse && k < copies * M * M; k++) push[k] = -4.0f * a->g_terms[3] * p->laplacian[k];
+        for (int64_t e = 0; p && e < copies * M; e++) {
+            p->g_usage[e] = a->g_terms[0] * p->kl[e];
+            price_of_means(p, M, e, a->g_terms[0] * p->usage[e], a->diverse ? push + e * M : NULL);
+        }
+        for (int64_t c = 0; c < copies; c++) {
+            Dense *d = a->calls + l * copies + c;
+            float *g_x = d->g_x;
+            if (!l && !a->g_x) d->g_x = NULL;
+            dense_backward(d);
+            d->g_x = g_x;
+            if (p) {
+                const float *x = d->moved ? d->sorted : d->x;
+                float *to = p->g_mean + c * M * d->inputs * d->outputs;
+                EACH(d, m, from, count)
+                    product(d->inputs, d->outputs, count, x + from * d->inputs, 1, d->g_answers + from * d->outputs, 0, 1.0f,
+                            to + m * d->inputs * d->outputs);
+            }
+        }
+        for (int64_t c = 0; l && c < copies; c++) {  /* only now: the gradients of different layers' answers may share their memory */
+            const Dense *d = a->calls + l * copies + c, *before = d - copies;
+            const float *restrict g = d->g_x, *restrict out = before->out;
+            float *restrict to = (float *) before->g_out;
+            for (int64_t k = 0; k < rows * d->inputs; k++) to[k] = out[k] > 0.0f ? g[k] : slope * g[k];
+        }
+        for (int64_t e = 0; p && e < copies * M; e++)
+            price_of_sigmas(p, M, e, a->g_terms[0] * p->usage[e], a->diverse ? push + e * M : NULL);
+    }
+    if (!a->g_x) return;
+    memcpy(a->g_x, a->calls->g_x, rows * n * sizeof(float));
+    for (int64_t c = 1; c < copies; c++) {
+        const float *restrict g = a->calls[c].g_x;
+        float *restrict to = a->g_x;
+        for (int64_t k = 0; k < rows * n; k++) to[k] += g[k];
+    }
+}
+
+/* -- the same of plain layers -------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t layers, copies, rows;
+    int64_t stride;  /* of the rows of x */
+    double slope;
+    const int64_t *sizes;  /* [layers + 1], of one copy */
+    const float *const *parameters;  /* of each layer weight and bias: [in, copies * out] in the first, [copies, in, out] after; [copies * out] */
+    const float *x;
+    float *hidden;  /* [rows, copies * units] of each layer but the last, one after another */
+    float *answers;  /* [rows, copies * outputs] */
+    /* backward */
+    const float *g_answers;
+    float *const *gradients;  /* of the parameters, or NULL */
+    float *room;  /* 2 rows * copies * widest hidden layer */
+    float *g_x;  /* or NULL */
+} Chain;
+
+void chain_forward(const Chain *d)
+{
+    const int64_t rows = d->rows, copies = d->copies;
+    const float *from = d->x, slope = d->slope;
+    float *next = d->hidden;
+    for (int64_t l = 0; l < d->layers; l++) {
+        const int64_t in = d->sizes[l], out = d->sizes[l + 1], width = copies * out;
+        const float *weight = d->parameters[2 * l], *bias = d->parameters[2 * l + 1];
+        float *restrict to = l == d->layers - 1 ? d->answers : next;
+        for (int64_t i = 0; i < rows; i++) memcpy(to + i * width, bias, width * sizeof(float));
+        if (l == 0)
+            product_of_parts(rows, width, in, from, d->stride, 0, weight, width, 0, 1.0f, to, width);
+        else
+            for (int64_t c = 0; c < copies; c++)
+                product_of_parts(rows, out, in, from + c * in, copies * in, 0, weight + c * in * out, out, 0, 1.0f, to + c * out, width);
+        if (to == d->answers) return;
+        for (int64_t k = 0; k < rows * width; k++) to[k] = to[k] > 0.0f ? to[k] : slope * to[k];
+        from = to;
+        next += rows * width;
+    }
+}
+
+void chain_backward(const Chain *d)
+{
+    const int64_t rows = d->rows, copies = d->copies;
+    const float *g = d->g_answers, *after = d->hidden, slope = d->slope;
+    int64_t widest = 0;
+    for (int64_t l = 1; l < d->layers; l++) {
+        after += rows * copies * d->sizes[l];
+        widest = d->sizes[l] > widest ? d->sizes[l] : widest;
+    }
+    for (int64_t l = d->layers - 1; l >= 0; l--) {
+        const int64_t in = d->sizes[l], out = d->sizes[l + 1], width = copies * out, apart = l ? copies * in : d->stride;
+        const float *weight = d->parameters[2 * l], *restrict h = l ? after -= rows * copies * in : d->x;
+        if (d->gradients) {
+            float *of_weight = d->gradients[2 * l], *restrict of_bias = d->gradients[2 * l + 1];
+            memset(of_bias, 0, width * sizeof(float));
+            for (int64_t i = 0; i < rows; i++)
+                for (int64_t k = 0; k < width; k++) of_bias[k] += g[i * width + k];
+            if (l == 0)
+                product_of_parts(in, width, rows, h, apart, 1, g, width, 0, 0.0f, of_weight, width);
+            else
+                for (int64_t c = 0; c < copies; c++)
+                    product_of_parts(in, out, rows, h + c * in, apart, 1, g + c * out, width, 0, 0.0f, of_weight + c * in * out, out);
+        }
+        if (l == 0) {
+            if (d->g_x) product_of_parts(rows, in, width, g, width, 0, weight, width, 1, 0.0f, d->g_x, in);
+            return;
+        }
+        float *restrict to = d->room + (l & 1) * rows * copies * widest;
+        for (int64_t c = 0; c < copies; c++)
+            product_of_parts(rows, in, out, g + c * out, width, 0, weight + c * in * out, out, 1, 0.0f, to + c * in, apart);
+        for (int64_t k = 0; k < rows * apart; k++) to[k] = h[k] > 0.0f ? to[k] : slope * to[k];
+        g = to;
+    }
+}
+
+/* -- the squashed Gaussian a = tanh(u), u = mu + sigma eps: see hvcl.rl.squashed ------------------------------------------------------- */
+
+/* outputs [rows, 2 n] are mu and log sigma (held between low and high), noise is eps; rows of the mask are `apart` numbers apart. Out: actions,
+ * zero where the mask is, log densities [rows], and for the way back tanh(u) and sigma eps (kept [2, rows, n]).
+ * With e = exp(-2 |u|) - 1, tanh |u| = -e / (2 + e) and log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(2 + e)). */
+void squash_forward(
+    ptrdiff_t rows, ptrdiff_t n, double low, double high, const float *restrict outputs, const float *restrict noise, const float *restrict mask,
+    ptrdiff_t apart, float *restrict action, float *restrict density, float *restrict kept)
+{
+    const float least = low, most = high;
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        float sum = 0.0f;
+        for (ptrdiff_t k = 0; k < n; k++) {
+            const float raw = outputs[(2 * i + 1) * n + k], log_sigma = raw < least ? least : raw > most ? most : raw;
+            const float eps = noise[i * n + k], scaled = exponential(log_sigma) * eps, u = outputs[2 * i * n + k] + scaled, size = fabsf(u);
+            const float e = exp_minus_one(-2.0f * size), along = copysignf(-e / (2.0f + e), u), m = mask[i * apart + k];
+            kept[i * n + k] = along; kept[(rows + i) * n + k] = scaled;
+            action[i * n + k] = along * m;
+            sum += m * (2.0f * (size + logarithm(2.0f + e)) - log_sigma - 0.5f * eps * eps - 2.30523289f);  /* log(2 pi) / 2 + 2 log 2 */
+        }
+        density[i] = sum;
+    }
+}
+
+/* Gradient of the outputs from those of actions, whose rows are of_apart numbers apart, and densities */
+void squash_backward(
+    ptrdiff_t rows, ptrdiff_t n, double low, double high, const float *restrict outputs, const float *restrict mask, ptrdiff_t apart,
+    const float *restrict kept, const float *restrict of_action, ptrdiff_t of_apart, const float *restrict of_density, float *restrict g)
+{
+    const float least = low, most = high;
+    for (ptrdiff_t i = 0; i < rows; i++)
+        for (ptrdiff_t k = 0; k < n; k++) {
+            const float a = kept[i * n + k], m = mask[i * apart + k], raw = outputs[(2 * i + 1) * n + k];
+            const float of_mean = m * (of_action[i * of_apart + k] * (1.0f - a * a) + of_density[i] * 2.0f * a);
+            g[2 * i * n + k] = of_mean;
+            g[(2 * i + 1) * n + k] = raw < least || raw > most ? 0.0f : of_mean * kept[(rows + i) * n + k] - of_density[i] * m;
+        }
+}
+
+/* -- sums over a complete binary tree: see hvcl.rl.sum_tree ------------------------------------------------------------------------------ */
+
+/* The sums above some nodes anew, level by level; the nodes' numbers are overwritten */
+void tree_update(ptrdiff_t count, ptrdiff_t levels, int64_t *restrict at, double *nodes)
+{
+    for (ptrdiff_t l = 0; l < levels; l++)
+        for (ptrdiff_t i = 0; i < count; i++) {
+            const int64_t node = at[i] >>= 1;
+            nodes[node] = nodes[2 * node] + nodes[2 * node + 1];
+        }
+}
+
+/* From the root down to the leaf at which the running sum first exceeds each of `masses`, which are overwritten */
+void tree_find(ptrdiff_t count, ptrdiff_t levels, int64_t root, const double *restrict nodes, double *restrict masses, int64_t *restrict found)
+{
+    for (ptrdiff_t i = 0; i < count; i++) found[i] = root;
+    for (ptrdiff_t l = 0; l < levels; l++)
+        for (ptrdiff_t i = 0; i < count; i++) {
+            const double left = nodes[2 * found[i]];
+            const int right = masses[i] >= left;
+            masses[i] -= right ? left : 0.0;
+            found[i] = 2 * found[i] + right;
+        }
 }
 
 /* -- a convolutional layer in one call each way: patches, the experts' products, noise, mixing ----------------------------------------

@@ -64,6 +64,36 @@ class Dense(ctypes.Structure):
     )
 
 
+class Price(ctypes.Structure):
+    """The KLs and the diversity of one layer's experts, as the C source has them."""
+
+    _fields_ = (
+        *_fields(ctypes.c_int64, "inputs outputs"),
+        *_fields(ctypes.c_void_p, "mean rho prior_mean prior_log_sigma width usage kl laplacian g_usage g_mean g_rho"),
+    )
+
+
+class Network(ctypes.Structure):
+    """One pass through a stack of small networks, as the C source has it."""
+
+    _fields_ = (
+        *_fields(ctypes.c_int64, "layers copies experts rows learns diverse stride"),
+        *_fields(ctypes.c_uint64, "seed"),
+        *_fields(ctypes.c_double, "slope jitter"),
+        *_fields(ctypes.c_void_p, "calls prices given x answers terms statistics g_answers g_terms g_statistics g_x"),
+    )
+
+
+class Chain(ctypes.Structure):
+    """One pass through a stack of small plain networks, as the C source has it."""
+
+    _fields_ = (
+        *_fields(ctypes.c_int64, "layers copies rows stride"),
+        *_fields(ctypes.c_double, "slope"),
+        *_fields(ctypes.c_void_p, "sizes parameters x hidden answers g_answers gradients room g_x"),
+    )
+
+
 class Conv(ctypes.Structure):
     """One pass through a convolutional layer, as the C source has it."""
 
@@ -107,8 +137,16 @@ class Kernels:
         self._product = function("product", *[size] * 3, pointer, flag, pointer, flag, ctypes.c_float, pointer)
         self._dense_forward = function("dense_forward", pointer)
         self._dense_backward = function("dense_backward", pointer)
-        # the same with addresses instead of tensors, for callers whose memory stays where it is
-        self.product_at, self.dense_forward_at, self.dense_backward_at = self._product, self._dense_forward, self._dense_backward
+        # with addresses instead of tensors, for callers whose memory stays where it is
+        self.network_forward, self.network_backward = function("network_forward", pointer), function("network_backward", pointer)
+        self.chain_forward, self.chain_backward = function("chain_forward", pointer), function("chain_backward", pointer)
+        limits = (ctypes.c_double, ctypes.c_double)
+        self.squash_forward = function("squash_forward", size, size, *limits, *[pointer] * 3, size, *[pointer] * 3)
+        self.squash_backward = function(
+            "squash_backward", size, size, *limits, *[pointer] * 2, size, *[pointer] * 2, size, pointer, pointer
+        )
+        self.tree_update = function("tree_update", size, size, pointer, pointer)
+        self.tree_find = function("tree_find", size, size, ctypes.c_int64, *[pointer] * 3)
         self._conv_forward = function("conv_forward", pointer)
         self._conv_backward = function("conv_backward", pointer)
         self._pair_distances = function("pair_distances", size, size, pointer, flag, ctypes.c_double, size, *[pointer] * 3)

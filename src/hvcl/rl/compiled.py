@@ -1,13 +1,13 @@
-r"""A stack of small MoVE networks as one node of the graph, each layer of each copy one compiled call each way.
+r"""A stack of small MoVE networks as one node of the graph and one compiled call each way.
 
-On layers of 64 units an operation's bookkeeping costs more than its arithmetic, and a MoVE layer is thirty of them.
-`hvcl.kernels` has a dense layer (gate, sorting, the experts' products, noise, mixing) in one call; here its arguments and memory
-are laid out once and used again, so that a pass through a network is little more than the calls. The KLs and their gradients are
-added in closed form,
+On layers of 64 units an operation's bookkeeping costs more than its arithmetic, and a MoVE layer is thirty of them. So the whole
+pass (gates, sorting, the experts' products, noise, mixing, leaky ReLU, and the terms of the objective) is `network_forward` in
+`kernels.c`, and the way back `network_backward`; here their arguments and memory are laid out once and used again. The gradients
+of the KLs are added in closed form,
 
     d KL_m / d mu = (mu - nu) / s^2,      d KL_m / d rho = n (sigma^2 / s^2 - 1),      n inputs, sigma = exp(rho) per unit,
 
-and so is the diversity (`hvcl.layers.diversity`).
+and so are those of the diversity (`hvcl.layers.diversity`).
 
 `StackedMoVE.plain` is the same in plain operations: the reference in the tests, and what serves where there is no compiler.
 """
@@ -19,14 +19,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
-from hvcl.kernels import Dense, Kernels, scratch
-from hvcl.layers.diversity import JITTER, median_width
+from hvcl.kernels import Dense, Kernels, Network, Price, scratch
+from hvcl.layers.diversity import JITTER
 from hvcl.layers.noise import random_seed
 from hvcl.rl.dense import SLOPE
 
@@ -35,9 +33,6 @@ if TYPE_CHECKING:
 
 NAMES = ("expert_kl", "gate_kl", "conditional_entropy", "diversity")
 """The terms that a pass gives; the last is 0 unless it was asked for."""
-
-NO_SIGMA = -60.0
-"""log sigma of a network that is not sampled: nothing, beside any number that is not nothing itself."""
 
 Purpose = Literal["learn", "steer", "look"]
 """What a pass is for: gradients of the parameters, of the input alone, or none."""
@@ -76,9 +71,13 @@ class Compiled:
             learns = any(p.requires_grad for p in self.parameters)
             purpose = "learn" if learns else "steer" if x.requires_grad else "look"
         space = self.borrow(len(x), sampling, purpose, kernels)
-        anchor = self.anchor if purpose == "learn" else None
-        answers, self.terms = _Network.apply(x, _Lease(self, space), anchor)  # type: ignore[no-untyped-call]
-        found: Tensor = answers
+        found: Tensor
+        if purpose == "look":
+            found, self.terms = space.forward(x, False)
+            self.give_back(space)
+        else:
+            anchor = self.anchor if purpose == "learn" else None
+            found, self.terms = _Network.apply(x, _Lease(self, space), anchor)  # type: ignore[no-untyped-call]
         return found
 
     def borrow(self, rows: int, sampling: bool, purpose: Purpose, kernels: Kernels) -> Workspace:
@@ -127,7 +126,7 @@ class Workspace:
         self.kept: list[Tensor] = []
         self.x = torch.zeros(rows, first.inputs)
         shape = (len(layers), copies * experts)
-        self.usage, self.g_usage = torch.ones(shape), torch.zeros(shape)
+        self.usage, self.g_usage, self.kl = torch.ones(shape), torch.zeros(shape), torch.zeros(shape)
         self.statistics, self.g_statistics = torch.zeros(len(layers) * copies, 3), torch.zeros(3)
         self.out = [torch.zeros(copies, rows, layer.outputs) for layer in layers]
         self.g_out = [self._brief("g_out", copies, rows, layer.outputs) for layer in layers]
@@ -142,9 +141,17 @@ class Workspace:
         self.parts = [parts[each * number : each * (number + 1)] for number in range(len(layers))]
         self.starts: list[list[Tensor]] = [[] for _ in layers]
         self.rows_of: list[list[Tensor]] = [[] for _ in layers]
-        self.calls = [[self._call(number, layer, copy) for copy in range(copies)] for number, layer in enumerate(layers)]
-        self.references = [[ctypes.byref(call) for call in calls] for calls in self.calls]
-        self.prices = [_Price(layer, self.parts[number]) for number, layer in enumerate(layers)] if purpose == "learn" else []
+        count = len(layers) * copies
+        places = [(number, layer, copy) for number, layer in enumerate(layers) for copy in range(copies)]
+        flat = (Dense * count)(*[self._call(*place) for place in places])
+        self.calls = [[flat[number * copies + copy] for copy in range(copies)] for number in range(len(layers))]
+        self.prices = (Price * len(layers))(*[self._price(number, layer) for number, layer in enumerate(layers)])
+        self.network = Network(len(layers), copies, experts, rows, purpose == "learn", 0, first.inputs, 0, SLOPE, JITTER)
+        self.network.calls, self.network.prices = ctypes.addressof(flat), ctypes.addressof(self.prices)
+        self.network.x, self.network.statistics = self.x.data_ptr(), self.statistics.data_ptr()
+        self.network.g_statistics = self.g_statistics.data_ptr()
+        self.reference = ctypes.byref(self.network)
+        self.width = copies * layers[-1].outputs
 
     def _new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         self.kept.append(torch.zeros(shape, dtype=dtype))
@@ -171,24 +178,26 @@ class Workspace:
         gradients = self.parts[number]
         call.x = self.x.data_ptr() if number == 0 else part(self.out[number - 1])
         call.mean, call.bias = part(layer.posterior.mean), part(layer.bias)
-        rho = layer.posterior.rho if self.sampling else self._new(layer.copies * experts, outputs).fill_(NO_SIGMA)
-        call.rho, call.out = part(rho), part(self.out[number])
+        call.out = part(self.out[number])
+        learns = self.purpose == "learn"
         integers = self._new(4 * rows + 2 * experts + 1, dtype=torch.int64)
         call.rows_of, call.slot_of, call.choice, call.counts = (integers.data_ptr() + 8 * rows * i for i in range(4))
         self.starts[number].append(integers[-experts - 1 :])
         self.rows_of[number].append(integers[:rows])
         call.starts = self.starts[number][-1].data_ptr()
-        call.norm, call.sigma = room("norm", rows), room("sigma", experts, outputs)
-        call.noise = room("noise", rows, outputs, read_by="learn steer" if self.sampling else "")
+        if self.sampling:
+            call.rho = part(layer.posterior.rho)
+            call.norm, call.sigma, call.noise = room("norm", rows), room("sigma", experts, outputs), room("noise", rows, outputs)
         call.room = self._brief("room", max(rows * max(inputs, outputs), 2 * rows * experts)).data_ptr()
         call.answers, call.g_out = call.out, part(self.g_out[number])
         call.g_x, call.g_answers = part(self.g_in[number]), call.g_out
-        call.g_rho, call.g_bias = part(gradients[1]), part(gradients[2])
+        call.g_rho, call.g_bias = part(gradients[1]), part(gradients[2]) if learns else None
         if experts > 1:
             call.gate_weight, call.gate_bias = part(layer.gate_weight), part(layer.gate_bias)
-            call.prior_weight, call.prior_bias = part(layer.prior_weight), part(layer.prior_bias)
-            call.g_gate_weight, call.g_gate_bias = part(gradients[3]), part(gradients[4])
-            call.log_p, call.ratio = room("log_p", rows, experts), room("ratio", rows, experts)
+            if learns:
+                call.prior_weight, call.prior_bias = part(layer.prior_weight), part(layer.prior_bias)
+                call.g_gate_weight, call.g_gate_bias = part(gradients[3]), part(gradients[4])
+            call.log_p, call.ratio = room("log_p", rows, experts), room("ratio", rows, experts, read_by="learn")
             call.weights, call.g_weights = room("weights", rows), room("g_weights", rows, read_by="")
             call.usage, call.g_usage = part(self.usage[number]), part(self.g_usage[number])
             call.statistics = self.statistics[number * layer.copies + copy].data_ptr()
@@ -197,38 +206,38 @@ class Workspace:
             call.answers, call.g_answers = room("answers", rows, outputs), room("g_answers", rows, outputs, read_by="")
         return call
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Through all layers."""
-        self.x.copy_(x)
-        seed = random_seed() if self.sampling else 0
-        forward, last = self.kernels.dense_forward_at, self.out[-1]
-        for calls, references, out in zip(self.calls, self.references, self.out, strict=True):
-            for call, reference in zip(calls, references, strict=True):
-                if self.sampling:
-                    call.seed = seed = (seed + 1) & (2**64 - 1)
-                forward(reference)
-            if out is not last:
-                F.leaky_relu_(out, SLOPE)
-        return last.transpose(0, 1).flatten(1).clone(memory_format=torch.contiguous_format)
+    def _price(self, number: int, layer: StackedMoVELinear) -> Price:
+        price, posterior, gradients = Price(layer.inputs, layer.outputs), layer.posterior, self.parts[number]
+        price.mean, price.rho = posterior.mean.data_ptr(), posterior.rho.data_ptr()
+        price.prior_mean, price.prior_log_sigma = posterior.prior_mean.data_ptr(), posterior.prior_log_sigma.data_ptr()
+        price.width = layer.kernel_width.data_ptr() if layer.experts > 1 else None
+        price.usage, price.g_usage = self.usage[number].data_ptr(), self.g_usage[number].data_ptr()
+        price.kl, price.laplacian = self.kl[number].data_ptr(), self._new(layer.copies, layer.experts**2).data_ptr()
+        price.g_mean, price.g_rho = gradients[0].data_ptr(), gradients[1].data_ptr()
+        return price
 
-    def backward(self, grad: Tensor, needs_x: bool) -> Tensor | None:
-        """And back: the gradient of the input; those of the parameters, but for the KLs, are in `gradient`."""
-        copies = len(self.calls[0])
-        self.g_out[-1].copy_(grad.view(self.rows, copies, -1).transpose(0, 1))
-        for number in range(len(self.calls) - 1, -1, -1):
-            for copy, call in enumerate(self.calls[number]):
-                if number == 0:
-                    call.g_x = self.g_in[0][copy].data_ptr() if needs_x else None
-                self.kernels.dense_backward_at(self.references[number][copy])
-                if self.purpose == "learn":
-                    self._of_means(number, copy)
-            if number:
-                torch.ops.aten.leaky_relu_backward.grad_input(
-                    self.g_in[number], self.out[number - 1], SLOPE, True, grad_input=self.g_out[number - 1]
-                )
-        if not needs_x:
-            return None
-        return self.g_in[0].sum(0) if copies > 1 else self.g_in[0][0].clone()
+    def forward(self, x: Tensor, diverse: bool) -> tuple[Tensor, Tensor | None]:
+        """Through all layers: the answers and, if the pass is to be learned from, the terms."""
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        network, answers = self.network, torch.empty(self.rows, self.width)
+        terms = torch.empty(len(NAMES)) if self.purpose == "learn" else None
+        network.given, network.stride, network.answers = x.data_ptr(), x.stride(0), answers.data_ptr()
+        network.terms = None if terms is None else terms.data_ptr()
+        network.diverse = diverse
+        if self.sampling:
+            network.seed = random_seed()
+        self.kernels.network_forward(self.reference)
+        return answers, terms
+
+    def backward(self, grad: Tensor, of_terms: Tensor | None, needs_x: bool) -> Tensor | None:
+        """And back: the gradient of the input; those of the parameters are in `gradient`."""
+        network, grad = self.network, grad.contiguous()
+        g_x = torch.empty_like(self.x) if needs_x else None
+        network.g_answers, network.g_x = grad.data_ptr(), None if g_x is None else g_x.data_ptr()
+        network.g_terms = None if of_terms is None else of_terms.data_ptr()
+        self.kernels.network_backward(self.reference)
+        return g_x
 
     def set_aside(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
         """The gradients that are there already, out of reach of this workspace, which may have made them."""
@@ -236,111 +245,21 @@ class Workspace:
             return [None] * len(parameters)
         return [None if p.grad is None else p.grad.clone() for p in parameters]
 
-    def _of_means(self, number: int, copy: int) -> None:
-        """The gradients of one layer's means: products of what came in and what comes back, expert by expert."""
-        layer, call = self.layers[number], self.calls[number][copy]
-        inputs, outputs, experts = layer.inputs, layer.outputs, layer.experts
-        left, right, ends = call.sorted if call.moved else call.x, call.g_answers, self.starts[number][copy].tolist()
-        to, size = self.parts[number][0].data_ptr() + 4 * copy * experts * inputs * outputs, 4 * inputs * outputs
-        for expert in range(experts):
-            begin, end = ends[expert], ends[expert + 1]
-            if end > begin:
-                a, b = left + 4 * begin * inputs, right + 4 * begin * outputs
-                self.kernels.product_at(inputs, outputs, end - begin, a, 1, b, 0, 0.0, to + expert * size)
-            else:
-                ctypes.memset(to + expert * size, 0, size)
-
-
-class _Price:
-    """The KLs of one layer's experts and their diversity. On few numbers numpy's calls cost a tenth of torch's."""
-
-    def __init__(self, layer: StackedMoVELinear, gradients: Sequence[Tensor]) -> None:
-        posterior = layer.posterior
-        experts = layer.copies * layer.experts
-        self.layer, self.inputs = layer, layer.inputs
-        self.mean, self.prior = (t.detach().numpy() for t in (posterior.mean, posterior.prior_mean))
-        self.rho, self.prior_rho = (t.detach().numpy() for t in (posterior.rho, posterior.prior_log_sigma))
-        self.of_mean, self.of_rho = (
-            part.view(shape).numpy() for part, shape in zip(gradients, (self.mean.shape, self.rho.shape), strict=False)
-        )
-        self.shift, self.pull = np.empty_like(self.mean), np.empty_like(self.mean)
-        self.flat = [values.reshape(experts, -1) for values in (self.shift, self.pull)]
-
-    def kl(self) -> Any:
-        """Of every expert."""
-        np.subtract(self.mean, self.prior, out=self.shift)
-        np.multiply(self.shift, np.exp(-2 * self.prior_rho)[:, None], out=self.pull)
-        twice = 2 * (self.rho - self.prior_rho)
-        self.excess = np.expm1(twice)
-        return 0.5 * (np.einsum("ij,ij->i", *self.flat) + self.inputs * (self.excess - twice).sum(1))
-
-    def add_kl(self, weights: Any, noisy: bool) -> None:
-        """Add to the gradients those of the KLs, which have these weights."""
-        self.pull *= weights[:, None, None]
-        self.of_mean += self.pull
-        self.excess *= (self.inputs * weights)[:, None]
-        if noisy:
-            self.of_rho += self.excess
-        else:
-            self.of_rho[:] = self.excess
-
-    def diversity(self) -> float:
-        """log det(K + jitter I), summed over the copies."""
-        layer = self.layer
-        shape = (layer.copies, layer.experts, -1)
-        means, self.sigmas = self.mean.reshape(shape), np.exp(self.rho).reshape(shape)
-        # distances and pushes do not see a common shift, single precision does
-        self.means_apart, self.sigmas_apart = means - means[:, :1], self.sigmas - self.sigmas[:, :1]
-        gram = self.means_apart @ self.means_apart.swapaxes(1, 2)
-        gram += self.inputs * (self.sigmas_apart @ self.sigmas_apart.swapaxes(1, 2))
-        norms = gram.diagonal(axis1=1, axis2=2)
-        distances = np.maximum(norms[:, None] + norms[:, :, None] - 2 * gram, 0)
-        for copy, width in enumerate(layer.kernel_width.tolist()):
-            if width == 0:
-                layer.kernel_width[copy] = median_width(torch.from_numpy(distances[copy]))
-        scale = 2 * layer.kernel_width.numpy()[:, None, None] ** 2
-        kernel, one = np.exp(-distances / scale), np.eye(layer.experts, dtype=np.float32)
-        matrix = kernel + np.float32(JITTER) * one
-        attraction = np.linalg.inv(matrix) * kernel / scale * (1 - one)
-        self.laplacian = attraction.sum(2)[:, None] * one - attraction
-        logarithms = np.log(np.linalg.cholesky(matrix).diagonal(axis1=1, axis2=2))
-        return 2 * float(logarithms.sum())
-
-    def add_diversity(self, weight: float) -> None:
-        """Add to the gradients those of the diversity, times a weight."""
-        push = np.float32(-4 * weight) * self.laplacian
-        self.of_mean += (push @ self.means_apart).reshape(self.mean.shape)
-        self.of_rho += (self.inputs * (push @ self.sigmas_apart) * self.sigmas).reshape(self.rho.shape)
-
 
 class _Network(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, lease: _Lease, anchor: Tensor | None) -> Any:
-        space, ctx.lease = lease.space, lease
-        answers = space.forward(x)
-        if space.purpose != "learn":
-            return answers, None
-        ctx.kl = np.stack([price.kl() for price in space.prices])
-        ctx.diverse = lease.owner.diverse and space.layers[0].experts > 1
-        diversity = sum(price.diversity() for price in space.prices) if ctx.diverse else 0.0
-        gate_kl, entropy, _ = space.statistics.numpy().sum(0)
-        return answers, torch.tensor([np.vdot(ctx.kl, space.usage.numpy()), gate_kl, entropy, diversity])
+        ctx.lease = lease
+        return lease.space.forward(x, lease.owner.diverse and lease.space.layers[0].experts > 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, of_terms: Tensor | None) -> Any:
         space: Workspace = ctx.lease.space
         if of_terms is None:
-            return space.backward(grad, True), None, None
+            return space.backward(grad, None, True), None, None
         before = space.set_aside(ctx.lease.owner.parameters)
-        expert_kl, gate_kl, entropy, diversity = of_terms.tolist()
-        np.multiply(ctx.kl, np.float32(expert_kl), out=space.g_usage.numpy())
-        space.g_statistics.numpy()[:2] = gate_kl, entropy
-        back = space.backward(grad, ctx.needs_input_grad[0])
-        for price, weights in zip(space.prices, space.usage.numpy() * np.float32(expert_kl), strict=True):
-            price.add_kl(weights, space.sampling)
-            if ctx.diverse:
-                price.add_diversity(diversity)
+        back = space.backward(grad, of_terms.contiguous(), ctx.needs_input_grad[0])
         for parameter, gradient, old in zip(ctx.lease.owner.parameters, space.gradients, before, strict=True):
             parameter.grad = gradient if old is None else old + gradient
         return back, None, None

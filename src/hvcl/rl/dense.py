@@ -1,13 +1,16 @@
-"""Small dense networks, several of one shape at once, as one node of the graph.
+"""Small dense networks, several of one shape at once, as one node of the graph and one compiled call each way.
 
-On networks of 64 units autograd's bookkeeping costs more than the arithmetic. So the chain of products is written out here,
-forward and backward; `StackedDense.plain` is the same in plain operations, its reference.
+On networks of 64 units the bookkeeping of torch's operations costs more than their arithmetic. So the chain of products is one
+call of `hvcl.kernels`, forward and backward; `StackedDense.plain` is the same in plain operations, its reference, and what serves
+where there is no compiler.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,8 +18,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from hvcl.kernels import Chain, Kernels, load_kernels, scratch
+
 SLOPE = 0.01
 """Of the leaky ReLU below zero."""
+
+
+def readable(x: Tensor, width: int) -> bool:
+    """Whether compiled code may read rows of so many numbers here. Where not, plain operations know what to do or to say."""
+    return x.dtype == torch.float32 and x.device.type == "cpu" and x.dim() == 2 and x.shape[1] == width
 
 
 class StackedDense(nn.Module):
@@ -29,6 +39,7 @@ class StackedDense(nn.Module):
     def __init__(self, inputs: int, outputs: int, hidden: tuple[int, ...], copies: int = 1) -> None:
         super().__init__()
         self.copies, self.layers = copies, len(hidden) + 1
+        self.sizes = (inputs, *hidden, outputs)
         for number, (before, after) in enumerate(itertools.pairwise((inputs, *hidden, outputs))):
             bound = 1 / math.sqrt(before)
             weight = torch.empty((before, copies * after) if number == 0 else (copies, before, after))
@@ -38,7 +49,14 @@ class StackedDense(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The answers of all copies side by side."""
-        answer: Tensor = _Chain.apply(x, self.copies, *self._parameters.values())  # type: ignore[no-untyped-call]
+        own = [p for p in self._parameters.values() if p is not None]
+        kernels = load_kernels(own[0]) if readable(x, self.sizes[0]) else None
+        if kernels is None or not kernels.has_gemm:
+            return self.plain(x)
+        call = _Call(kernels, self.sizes, self.copies)
+        if not torch.is_grad_enabled():
+            return call.forward(x, own)
+        answer: Tensor = _Chain.apply(x, call, *own)  # type: ignore[no-untyped-call]
         return answer
 
     def plain(self, x: Tensor) -> Tensor:
@@ -50,38 +68,58 @@ class StackedDense(nn.Module):
         return h.transpose(0, 1).reshape(len(x), -1)
 
 
+class _Call:
+    """The compiled pass of one batch, there and back."""
+
+    def __init__(self, kernels: Kernels, sizes: tuple[int, ...], copies: int) -> None:
+        self.kernels, self.copies, self.sizes = kernels, copies, sizes
+        self.chain = Chain(len(sizes) - 1, copies)
+        self.chain.slope = SLOPE
+
+    def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        rows, chain, sizes = len(x), self.chain, self.sizes
+        if x.stride(1) != 1 or x.stride(0) < x.shape[1]:  # rows apart from each other are fine, rows over each other are not
+            x = x.contiguous()
+        self.hidden = torch.empty(rows * self.copies * sum(sizes[1:-1]))
+        answers = torch.empty(rows, self.copies * sizes[-1])
+        of_sizes = (ctypes.c_int64 * len(sizes))(*sizes)
+        addresses = _addresses(parameters)
+        self.kept = x, of_sizes, addresses
+        chain.rows, chain.stride, chain.x, chain.hidden = rows, x.stride(0), x.data_ptr(), self.hidden.data_ptr()
+        chain.sizes, chain.parameters = ctypes.addressof(of_sizes), ctypes.addressof(addresses)
+        chain.answers = answers.data_ptr()
+        self.kernels.chain_forward(ctypes.byref(chain))
+        return answers
+
+    def backward(self, grad: Tensor, parameters: Sequence[Tensor], needs_x: bool) -> tuple[Tensor | None, list[Tensor]]:
+        """Gradients of the input and of these parameters (which may be none)."""
+        chain, rows = self.chain, len(grad)
+        grad = grad.contiguous()
+        gradients = [torch.empty_like(p) for p in parameters]
+        g_x = torch.empty(rows, self.sizes[0]) if needs_x else None
+        addresses = _addresses(gradients)
+        chain.g_answers, chain.gradients = grad.data_ptr(), ctypes.addressof(addresses) if gradients else None
+        chain.g_x = None if g_x is None else g_x.data_ptr()
+        chain.room = scratch(2 * rows * self.copies * max(self.sizes[1:-1]), "chain").data_ptr()
+        self.kernels.chain_backward(ctypes.byref(chain))
+        return g_x, gradients
+
+
+def _addresses(tensors: Sequence[Tensor]) -> Any:
+    return (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
+
+
 class _Chain(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, copies: int, *parameters: Tensor) -> Tensor:
-        rows, last = len(x), len(parameters) // 2 - 1
-        h = torch.addmm(parameters[1], x, parameters[0])
-        saved = [x]
-        if last:
-            h = F.leaky_relu_(h, SLOPE)
-        h = h.view(rows, copies, -1).transpose(0, 1)
-        for number in range(1, last + 1):
-            saved.append(h)
-            h = torch.baddbmm(parameters[2 * number + 1], h, parameters[2 * number])
-            if number < last:
-                h = F.leaky_relu_(h, SLOPE)
-        ctx.save_for_backward(*saved, *parameters[::2])
-        return h.transpose(0, 1).reshape(rows, -1)
+    def forward(ctx: Any, x: Tensor, call: _Call, *parameters: Tensor) -> Tensor:
+        ctx.call = call
+        ctx.save_for_backward(x, *parameters)
+        return call.forward(x, parameters)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        layers = len(ctx.saved_tensors) // 2
-        inputs, weights = ctx.saved_tensors[:layers], ctx.saved_tensors[layers:]
-        needs_x, learns = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
-        rows = len(grad)
-        copies = weights[1].shape[0] if layers > 1 else 1
-        g = grad.view(rows, copies, -1).transpose(0, 1) if layers > 1 else grad
-        found: list[Tensor | None] = []
-        for number in range(layers - 1, 0, -1):
-            h = inputs[number]
-            found += [g.sum(1, keepdim=True), torch.bmm(h.transpose(1, 2), g)] if learns else [None, None]
-            g = torch.ops.aten.leaky_relu_backward(torch.bmm(g, weights[number].transpose(1, 2)), h, SLOPE, True)
-        if layers > 1:
-            g = g.transpose(0, 1).reshape(rows, -1)
-        found += [g.sum(0), inputs[0].T @ g] if learns else [None, None]
-        return g @ weights[0].T if needs_x else None, None, *reversed(found)
+        _, *parameters = ctx.saved_tensors  # asking for them makes sure that nobody has changed them
+        learns = ctx.needs_input_grad[2]
+        g_x, found = ctx.call.backward(grad, parameters if learns else (), ctx.needs_input_grad[0])
+        return g_x, None, *(found if learns else [None] * len(parameters))

@@ -17,7 +17,6 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +30,7 @@ from hvcl.layers.module import VariationalModule
 from hvcl.posteriors import MeanFieldGaussian
 from hvcl.posteriors.mean_field import SigmaKind
 from hvcl.rl.compiled import Compiled
-from hvcl.rl.dense import SLOPE
+from hvcl.rl.dense import SLOPE, readable
 
 
 class StackedMoVELinear(VariationalModule):
@@ -207,19 +206,11 @@ class StackedMoVE(nn.Module):
         """The answers of all copies side by side."""
         first = self.layers[0]
         assert isinstance(first, StackedMoVELinear)
-        kernels = load_kernels(first.bias) if self.unit and len(x) else None
+        kernels = load_kernels(first.bias) if self.unit and len(x) and readable(x, first.inputs) else None
         if kernels is None:
             self.compiled.terms = None
             return self.plain(x)
-        if self.experts == 1 and not first.is_sampling and not (torch.is_grad_enabled() and first.bias.requires_grad):
-            return self._means(x)
         return self.compiled.run(self.layers, x, first.is_sampling, kernels)
-
-    def _means(self, x: Tensor) -> Tensor:
-        """What single experts that do not learn have to say: a dense network."""
-        weights = [part for layer in self.layers for part in (layer.posterior.mean, layer.bias)]
-        answers: Tensor = _Means.apply(x, self.copies, weights)  # type: ignore[no-untyped-call]
-        return answers
 
     def plain(self, x: Tensor) -> Tensor:
         """`forward` in plain operations; after it, the layers themselves have the terms."""
@@ -227,32 +218,6 @@ class StackedMoVE(nn.Module):
         for number, layer in enumerate(self.layers):
             h = layer(F.leaky_relu(h, SLOPE) if number else h)
         return h.transpose(0, 1).reshape(len(x), -1)
-
-
-class _Means(torch.autograd.Function):
-    """A chain of dense layers ``[copies, in, out]`` with leaky ReLU between, whose gradient goes to the inputs alone."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, copies: int, parameters: list[Tensor]) -> Tensor:
-        h = x.unsqueeze(0).expand(copies, -1, -1)
-        ctx.weights, ctx.answers = parameters[::2], []
-        for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
-            if ctx.answers:
-                F.leaky_relu_(h, SLOPE)
-            h = torch.baddbmm(bias.unsqueeze(1), h, weight)
-            ctx.answers.append(h)
-        return h.transpose(0, 1).reshape(len(x), -1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        weights, answers = ctx.weights, ctx.answers
-        g = grad.view(len(grad), len(weights[0]), -1).transpose(0, 1)
-        for number in range(len(weights) - 1, -1, -1):
-            g = torch.bmm(g, weights[number].transpose(1, 2))
-            if number:
-                g = torch.ops.aten.leaky_relu_backward(g, answers[number - 1], SLOPE, True)
-        return g.sum(0), None, None
 
 
 class _UnitKL(torch.autograd.Function):

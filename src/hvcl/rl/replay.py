@@ -92,7 +92,8 @@ class PrioritizedReplay:
             weight = torch.from_numpy((weights / weights.max()).astype(np.float32))
         else:
             weight = torch.ones(count)
-        rows = torch.from_numpy(self._rows[places])
+        # torch's memory, always aligned: matrix products of the same numbers elsewhere may differ in their last digits
+        rows = torch.from_numpy(self._rows).index_select(0, torch.from_numpy(places))
         observation, action, reward, following, terminal, mask = rows.split(self._sizes, 1)
         pair = rows[:, : observation.shape[1] + action.shape[1]]
         return Batch(pair, observation, reward[:, 0], following, terminal[:, 0], mask, weight, places)

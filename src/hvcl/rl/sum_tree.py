@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hvcl.errors import InputError
+from hvcl.kernels import load_kernels
 
 Indices = NDArray[np.int64]
 Weights = NDArray[np.float64]
+
+_ANY = torch.zeros(1)
+"""Stands for tensors that kernels can work on."""
 
 
 class SumTree:
@@ -16,7 +21,8 @@ class SumTree:
 
     Parents are recomputed from their children, never adjusted by differences: no rounding error ever piles up. Weights may be set
     any number of times before the sums above them are brought up to date, which happens once, when they are asked for. Only the
-    smallest subtree that has all leaves with weights is walked through.
+    smallest subtree that has all leaves with weights is walked through, by a compiled call where there is a compiler: the same
+    additions in the same order, hence the same numbers.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -31,7 +37,7 @@ class SumTree:
 
     def set(self, leaves: Indices, weights: Weights) -> None:
         """New weights of some leaves; of a leaf that is named twice the last counts."""
-        places = leaves + self._leaves
+        places = np.asarray(leaves, np.int64) + self._leaves
         self._nodes[places] = weights
         self._levels = max(self._levels, int(leaves.max(initial=0)).bit_length())
         self._changed.append(places)
@@ -50,14 +56,20 @@ class SumTree:
     def find(self, masses: Weights) -> Indices:
         """The leaves at which the running sum of the weights first exceeds each of `masses`, all of them below `total`."""
         self._bring_up_to_date()
-        nodes, rest, node = self._nodes, masses.copy(), np.full(len(masses), self._leaves >> self._levels)
-        for _ in range(self._levels):
-            node <<= 1
-            left = nodes[node]
-            right = rest >= left
-            left *= right
-            rest -= left
-            node += right
+        nodes, rest = self._nodes, np.array(masses, np.float64)
+        root, kernels = self._leaves >> self._levels, load_kernels(_ANY)
+        if kernels is None:
+            node = np.full(len(rest), root)
+            for _ in range(self._levels):
+                node <<= 1
+                left = nodes[node]
+                right = rest >= left
+                left *= right
+                rest -= left
+                node += right
+        else:
+            node = np.empty(len(rest), np.int64)
+            kernels.tree_find(len(rest), self._levels, root, nodes.ctypes.data, rest.ctypes.data, node.ctypes.data)
         # rounding may push a mass past the end of a subtree, into leaves of weight 0: take the last leaf before them that has one
         lost = nodes[node] == 0
         if lost.any():
@@ -79,9 +91,11 @@ class SumTree:
     def _bring_up_to_date(self) -> None:
         if not self._changed:
             return
-        node = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
+        node, nodes, kernels = np.concatenate(self._changed), self._nodes, load_kernels(_ANY)
         self._changed = []
-        nodes = self._nodes
+        if kernels is not None:
+            kernels.tree_update(len(node), self._levels, node.ctypes.data, nodes.ctypes.data)
+            return
         left, right = nodes[::2], nodes[1::2]
         for _ in range(self._levels):
             node = node >> 1
