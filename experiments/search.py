@@ -7,10 +7,10 @@ Domain-IL, boundaries, one initialisation. Split MNIST with the epochs of the st
 permuted MNIST with one epoch and three tasks. The score is the average accuracy over tasks after the last one, on a tenth of the
 training data that was held out; the test set is never touched. Every method may try as many settings (fewer only where it has
 fewer to try), `hvcl` its published ones besides; of equal scores the first counts. On split MNIST, methods whose best lay on
-the edge of what they had tried got a second round of six, and so did `hvcl`, on split CIFAR-10 too. The settings found in Domain-IL are used in every
-scenario, and those of split CIFAR-10 on split CIFAR-100 as well. Not searched here: `exact` (closed form; its settings are those
-of docs/exact), `hvcl-growing`, `hvcl-paper`, as published, and the methods with a generator (docs/generative). Results go
-to search.jsonl.
+the edge of what they had tried got a second round of six, and so did `hvcl`, on split CIFAR-10 too. The settings found in Domain-
+IL are used in every scenario, and those of split CIFAR-10 on split CIFAR-100 as well. Not searched here: `exact` (closed form;
+its settings are those of docs/exact), `hvcl-growing`, `hvcl-paper`, as published, and the methods with a generator
+(docs/generative). Results go to search.jsonl.
 """
 
 import itertools
