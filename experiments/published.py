@@ -7,8 +7,8 @@ Domain-IL, boundaries, memory-free (joint: all data). Split MNIST as van de Ven 
 batches of 128, 21 epochs (2,000 steps a task); MAS as Hsu et al. (2018): 4 epochs. Permuted MNIST, ten tasks: two layers of
 1,000, Adam 1e-4, batches of 256, 5 epochs (1,170 steps a task, where they take 5,000: 20 minutes a run). Strengths are chosen on
 a tenth of the training data of seed 0 (permuted MNIST: of four tasks; the literature's 500 for EWC and 5 for SI were tried
-first, on test data); the figures are on the test set with seed 1. MAS stands there with the strength of its own paper (1) as well. LwF is
-weighted by the number of tasks, as in van de Ven & Tolias. Deviates from the papers: leaky ReLU.
+first, on test data); the figures are on the test set with seed 1. MAS stands there with the strength of its own paper (1) as
+well. LwF is weighted by the number of tasks, as in van de Ven & Tolias. Deviates from the papers: leaky ReLU.
 """
 
 import json
