@@ -7,10 +7,10 @@ Domain-IL, boundaries, one initialisation. Split MNIST with the epochs of the st
 permuted MNIST with one epoch and three tasks. The score is the average accuracy over tasks after the last one, on a tenth of the
 training data that was held out; the test set is never touched. Every method may try as many settings (fewer only where it has
 fewer to try), `hvcl` its published ones besides; of equal scores the first counts. On split MNIST, methods whose best lay on
-the edge of what they had tried got a second round of six, and so did `hvcl`, on split CIFAR-10 too. The settings found in Domain-
-IL are used in every scenario, and those of split CIFAR-10 on split CIFAR-100 as well. Not searched here: `exact` (closed form;
-its settings are those of docs/exact), `hvcl-growing`, `hvcl-paper`, as published, and the methods with a generator
-(docs/generative). Results go to search.jsonl.
+the edge of what they had tried got a second round of six, and so did `hvcl`, on split CIFAR-10 too, where its best three were
+tried again with two epochs: those scores count. The settings found in Domain- IL are used in every scenario, and those of split
+CIFAR-10 on split CIFAR-100 as well. Not searched here: `exact` (closed form; its settings are those of docs/exact), `hvcl-
+growing`, `hvcl-paper`, as published, and the methods with a generator (docs/generative). Results go to search.jsonl.
 """
 
 import itertools
@@ -188,7 +188,7 @@ def jobs(benchmarks):
                 yield benchmark, method, tried
 
 
-def score(job):
+def score(job, epochs=None):
     """Average accuracy on held-out training data after the last task."""
     import torch
 
@@ -200,6 +200,7 @@ def score(job):
     torch.set_num_threads(1)
     benchmark, method, tried = job
     stream_settings = {"validation": 0.1, "epochs": KNOWN[benchmark].epochs["standard"]} | STREAMS.get(benchmark, {})
+    stream_settings |= {"epochs": epochs} if epochs else {}
     config = RunConfig.make(benchmark, method, (0,), stream_settings, tried)
     stream = config.make_stream(0)
     learner = config.make_learner(stream, 0)
@@ -231,13 +232,29 @@ def done():
 
 
 def best(records):
-    """The settings with the highest score of each benchmark and method, the first of equals."""
+    """The settings with the highest score of each benchmark and method, the first of equals; those of a final count alone."""
     found = {}
     for record in records:
         key = record["benchmark"], record["method"]
-        if key not in found or record["accuracy"] > found[key]["accuracy"]:
+        if key not in found or rank(record) > rank(found[key]):
             found[key] = record
     return found
+
+
+def rank(record):
+    return record.get("epochs", 0), record["accuracy"]
+
+
+def final(benchmark, method, epochs, count):
+    """The best `count` again, with more epochs."""
+    records = [record for record in done() if (record["benchmark"], record["method"]) == (benchmark, method)]
+    there = [record["settings"] for record in records if "epochs" in record]
+    first = sorted((record for record in records if "epochs" not in record), key=rank, reverse=True)[:count]
+    for settings_tried in (record["settings"] for record in first if record["settings"] not in there):
+        accuracy, seconds = score((benchmark, method, settings_tried), epochs)
+        found = {"benchmark": benchmark, "method": method, "accuracy": accuracy, "seconds": seconds}
+        with OUTPUT.open("a") as file:
+            file.write(json.dumps(found | {"settings": settings_tried, "epochs": epochs}) + "\n")
 
 
 def write():
@@ -254,7 +271,7 @@ def main():
         write()
         return
     os.environ["OMP_NUM_THREADS"] = "1"
-    tried = {json.dumps([r["benchmark"], r["method"], r["settings"]]) for r in done()}
+    tried = {json.dumps([r["benchmark"], r["method"], r["settings"]]) for r in done() if "epochs" not in r}
     todo = [job for job in jobs(sys.argv[1:] or BENCHMARKS) if json.dumps(job) not in tried]
     with multiprocessing.get_context("spawn").Pool(int(os.environ.get("WORKERS", os.cpu_count()))) as pool:
         for (benchmark, method, chosen), accuracy, seconds in pool.imap_unordered(attempt, todo):
@@ -262,6 +279,7 @@ def main():
             with OUTPUT.open("a") as file:
                 file.write(json.dumps(record) + "\n")
             print(f"{benchmark} {method:6} {100 * accuracy:6.2f} {seconds} {chosen}", flush=True)
+    final("split-cifar10", "hvcl", epochs=2, count=3)
 
 
 if __name__ == "__main__":
