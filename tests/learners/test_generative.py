@@ -68,10 +68,13 @@ def test_tasks_can_count_the_same():
     assert weights.sum().item() == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("name", "temperature"), [("dgr", 1.0), ("dgr-distill", 2.0), ("hvcl-replay", 1.0)])
-def test_the_loss_is_the_weighted_sum_of_both_parts(name, temperature):
+@pytest.mark.parametrize(
+    ("name", "temperature", "settings"),
+    [("dgr", 1.0, {}), ("dgr-distill", 2.0, {}), ("hvcl-replay", 1.0, {}), ("hvcl-replay", 3.0, {"temperature": 3.0})],
+)
+def test_the_loss_is_the_weighted_sum_of_both_parts(name, temperature, settings):
     """Against a computation by hand, with the network's outputs known."""
-    learner = after_a_task(name)
+    learner = after_a_task(name, **settings)
     x, y = batch(5, n=2)
     targets = torch.tensor([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]])
     outputs = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 2.0], [3.0, 0.0], [0.0, 0.0]])
@@ -132,7 +135,7 @@ def test_soft_labels_are_the_classifiers_answers_at_the_boundary():
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_refreshed_examples_are_replayed_once_and_made_by_the_networks_of_the_boundary(separate):
-    learner = after_a_task("hvcl-replay", generated=20, refresh=True, separate=separate, labels="soft")
+    learner = after_a_task("hvcl-replay", generated=20, refresh=True, separate=separate, temperature=2.0)
     boundary = copy.deepcopy(learner.network).eval()
     first = learner.pool
     drawn = torch.cat([learner.draw(8).x, learner.draw(8).x])
@@ -142,7 +145,7 @@ def test_refreshed_examples_are_replayed_once_and_made_by_the_networks_of_the_bo
     assert learner.pool is not first
     assert len(learner.pool.x) == 20
     assert not torch.isin(learner.pool.x, first.x).any(), "others"
-    torch.testing.assert_close(learner.pool.targets, boundary(learner.pool.x).softmax(1))
+    torch.testing.assert_close(learner.pool.targets, (boundary(learner.pool.x) / 2).softmax(1))
     assert not torch.allclose(learner.predict(learner.pool.x), learner.pool.targets, atol=1e-3)
     assert len(learner.draw(50).x) == 50, "a batch larger than the pool"
 
@@ -275,6 +278,8 @@ def test_pixels_out_of_range_are_refused_and_nothing_is_learned(name):
         ("hvcl-replay", {"generated": 0}, "generated"),
         ("hvcl-replay", {"labels": "fuzzy"}, "labels"),
         ("hvcl-replay", {"balance": "none"}, "balance"),
+        ("hvcl-replay", {"temperature": 0.0}, "temperature"),
+        ("hvcl-replay", {"temperature": 2.0, "labels": "hard"}, "labels are hard"),
         ("dgr", {"likelihood": "cauchy"}, "likelihood"),
     ],
 )

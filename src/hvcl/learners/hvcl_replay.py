@@ -8,8 +8,9 @@ them with its probabilities. Until the next boundary both train on
 
 The generated examples take the place of stored ones: no data are kept. Beyond the paper go `conditional` (a latent Gaussian for
 each (task, label)), `separate` (a VAE for each task, as a growing mixture has experts, of which nothing is forgotten),
-`labels="hard"` (the classifier's first choice, or the class that was asked for, as label), `balance="tasks"` (1/t and 1 - 1/t
-instead of the halves at task t) and `refresh` (10,000 others when all have been replayed, for 10,000 are soon known by heart).
+`labels="hard"` (the classifier's first choice, or the class that was asked for, as label), `temperature` (soft labels compared
+as `dgr-distill` does), `balance="tasks"` (1/t and 1 - 1/t instead of the halves at task t) and `refresh` (10,000 others when all
+have been replayed, for 10,000 are soon known by heart).
 
 Deviates from the paper as `hvcl` does. Its latent prior with several experts is a learned mixture (see `LatentPrior`), where the
 paper trains with N(0, I) and does not say how it draws from a mixture. On a task-free stream the boundaries are those that a
@@ -49,6 +50,8 @@ class HVCLReplayConfig(GenerativeConfig, HVCLConfig):
     """Generate as many anew whenever all of them have been replayed: copies of both networks from the boundary do it."""
     labels: Literal["soft", "hard"] = "soft"
     """What the classifier says about them: its probabilities, or its first choice (the class asked for, if conditional)."""
+    temperature: float = 1.0
+    """Soft labels: what old and new answers are divided by before they are compared (`dgr-distill` has 2)."""
     balance: Literal["half", "tasks"] = "half"
     """Weight of the current batch beside the generated one: a half, or 1/t at task t (every task counts the same)."""
     separate: bool = False
@@ -68,6 +71,10 @@ class HVCLReplayConfig(GenerativeConfig, HVCLConfig):
             raise InputError(f"generated must be at least 1, got {self.generated}")
         if not self.vae_learning_rate > 0:
             raise InputError(f"vae_learning_rate must be positive, got {self.vae_learning_rate}")
+        if not self.temperature > 0:
+            raise InputError(f"temperature must be positive, got {self.temperature}")
+        if self.labels == "hard" and self.temperature != 1:
+            raise InputError(f"temperature softens soft labels, and labels are hard: leave it at 1, got {self.temperature}")
 
 
 @register("hvcl-replay", HVCLReplayConfig)
@@ -161,9 +168,13 @@ class HVCLReplay(GenerativeReplay, HVCL):
     def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
         """Probabilities, or a label."""
         if self.config.labels == "soft":
-            return super().targets(logits, condition)
+            return super().targets(logits / self.config.temperature, condition)
         label = condition % self.problem.outputs if self.config.conditional else logits.argmax(1)
         return F.one_hot(label, self.problem.outputs).to(logits)
+
+    def replay_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of softened answers, times T^2: its gradient keeps its size whatever T is."""
+        return self.config.temperature**2 * super().replay_loss(logits / self.config.temperature, targets)
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """The classifier's objective; the VAE's is at the same place of its schedules."""
