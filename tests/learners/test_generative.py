@@ -164,6 +164,20 @@ def test_a_learner_that_refreshes_goes_on_from_its_state_as_it_would_have(separa
     assert resumed.place == learner.place
 
 
+def test_annealed_steps_fall_to_nothing_within_a_task_and_begin_again_with_the_next():
+    """Four steps a task."""
+    learner = create("hvcl-replay", problem(), seed=1, anneal=True, vae_learning_rate=0.1, **SMALL)
+    for _ in range(2):
+        rates = []
+        for step in range(4):
+            learner.observe(*batch(step))
+            rates.append([o.param_groups[0]["lr"] for o in (learner.optimizer, learner.generator.optimizer)])
+        learner.end_task()
+        assert rates == [pytest.approx([0.02 * left, 0.1 * left]) for left in (1, 0.75, 0.5, 0.25)]
+    with pytest.raises(InputError, match="length of the tasks"):
+        create("hvcl-replay", Problem((3,), 2), anneal=True, **SMALL)
+
+
 def test_hard_labels_are_the_first_choice():
     for name, settings in (("hvcl-replay", {"labels": "hard"}), ("dgr", {})):
         learner = after_a_task(name, **settings)

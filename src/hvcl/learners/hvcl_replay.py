@@ -9,8 +9,9 @@ them with its probabilities. Until the next boundary both train on
 The generated examples take the place of stored ones: no data are kept. Beyond the paper go `conditional` (a latent Gaussian for
 each (task, label)), `separate` (a VAE for each task, as a growing mixture has experts, of which nothing is forgotten),
 `labels="hard"` (the classifier's first choice, or the class that was asked for, as label), `temperature` (soft labels compared
-as `dgr-distill` does), `balance="tasks"` (1/t and 1 - 1/t instead of the halves at task t) and `refresh` (10,000 others when all
-have been replayed, for 10,000 are soon known by heart).
+as `dgr-distill` does), `balance="tasks"` (1/t and 1 - 1/t instead of the halves at task t), `refresh` (10,000 others when all
+have been replayed, for 10,000 are soon known by heart) and `anneal` (step sizes that fall to 0 within a task: what is handed over
+at a boundary, as prior, teacher and generator, should not depend on the last few batches).
 
 Deviates from the paper as `hvcl` does. Its latent prior with several experts is a learned mixture (see `LatentPrior`), where the
 paper trains with N(0, I) and does not say how it draws from a mixture. On a task-free stream the boundaries are those that a
@@ -64,6 +65,8 @@ class HVCLReplayConfig(GenerativeConfig, HVCLConfig):
     """beta2 of the VAE, weight of its experts' KL."""
     vae_learning_rate: float = 1e-3
     """Step size of the VAE's Adam."""
+    anneal: bool = False
+    """Let both step sizes fall linearly to 0 within every task, whose length the stream must tell."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,6 +90,8 @@ class HVCLReplay(GenerativeReplay, HVCL):
         super().__init__(problem, config, seed)
         with self.random.active():
             vae = self._new_vae()
+        if config.anneal and problem.task_steps is None:
+            raise InputError("anneal needs the length of the tasks, which a task-free stream does not tell: leave it out")
         self.generator = Generator(vae, VariationalAdam(vae, lr=config.vae_learning_rate), self._vae_objective(), config.separate)
         self.pool: Replayed | None = None
         """What was generated at the last boundary, or since."""
@@ -179,6 +184,10 @@ class HVCLReplay(GenerativeReplay, HVCL):
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """The classifier's objective; the VAE's is at the same place of its schedules."""
         self._progress = self.progress
+        if self.config.anneal:
+            left = max(0.0, 1 - self._progress)
+            self.optimizer.param_groups[0]["lr"] = left * self.config.learning_rate
+            self.generator.optimizer.param_groups[0]["lr"] = left * self.config.vae_learning_rate
         return super().loss(x, y, task)
 
     def train_generator(self, x: Tensor, y: Tensor) -> dict[str, float]:
