@@ -239,6 +239,15 @@ def test_every_latent_mean_has_one_expert_whatever_the_classifier_does():
     assert math.isfinite(learner.observe(*batch(1))["elbo"])
 
 
+@pytest.mark.parametrize(("asked", "units"), [(None, 16), ((7, 5), 5)])
+def test_the_vae_has_hidden_layers_of_its_own_if_asked(asked, units):
+    learner = create("hvcl-replay", problem(), seed=1, vae_hidden=asked, **SMALL)
+    x, y = batch()
+    learner.observe(x, y)
+    assert learner.generator.vae.features(x).shape == (8, units)
+    assert learner.features(x).shape == (8, 16)
+
+
 def test_separate_generators_are_kept_and_share_the_replay():
     learner = create("hvcl-replay", problem(), seed=1, separate=True, generated=400, **SMALL)
     for task, size in enumerate((8, 24)):

@@ -57,6 +57,8 @@ class HVCLReplayConfig(GenerativeConfig, HVCLConfig):
     """Weight of the current batch beside the generated one: a half, or 1/t at task t (every task counts the same)."""
     separate: bool = False
     """A VAE for each task, which starts from the one before: nothing is forgotten of it, and there is one more with each task."""
+    vae_hidden: tuple[int, ...] | None = None
+    """Units of the dense layers of the VAE; none takes those of the classifier."""
     vae_experts: int = 1
     """Experts in every layer of the VAE but the latent's."""
     latent_experts: int = 1
@@ -112,7 +114,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
             self.problem.input_shape,
             move_layers(config.vae_experts, config.latent_experts, options),
             latent=config.latent,
-            hidden=config.hidden,
+            hidden=config.hidden if config.vae_hidden is None else config.vae_hidden,
             channels=config.channels,
             likelihood=config.likelihood,
             conditions=self.conditions,
