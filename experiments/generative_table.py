@@ -31,6 +31,8 @@ PUBLISHED = {
     ("split-cifar10", "hvcl-replay"): "81.00 (1.15)",
 }
 BENCHMARKS = ("split-mnist", "permuted-mnist", "split-cifar10")
+WITHOUT = {"split-cifar10": "split-cifar10-domain-hvcl-standard.json"}
+"""What `hvcl-replay` is compared with where it is asked to be above `hvcl`."""
 VARIANTS = {"": ROOT / "results", "as the paper has it": ROOT / "results" / "generative" / "paper"}
 
 
@@ -44,39 +46,62 @@ def generators(document):
     return len(document["task_names"]) if document["learner"].get("separate") else 1
 
 
+def row(document, variant=""):
+    """One figure with all that must stand beside it."""
+    runs, method = document["results"], document["method"]
+    key = document["benchmark"], method
+    last = [run["generation"][-1] for run in runs if run.get("generation")]
+    bits = f"{_mean([g['inception_score'] for g in last])} of {_mean([g['inception_bound'] for g in last[:1]])}" if last else ""
+    cells = (
+        document["benchmark"],
+        f"`{method}`" + (f", {variant}" if variant else ""),
+        f"**{_mean([100 * run['average_accuracy'] for run in runs])}**",
+        TARGETS.get(key, ""),
+        PUBLISHED.get(key, ""),
+        str(generators(document)) if last else "",
+        f"{document['stream']['epochs']}, {document['stream']['batch_size']}",
+        bits,
+        f"{statistics.mean(run['seconds'] for run in runs):.0f}",
+        ", ".join(map(str, document["seeds"])),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 def results():
     """Every committed figure of a method that generates, with all that must stand beside it."""
-    head = ("benchmark", "method", "accuracy %", "asked for", "published", "VAEs", "epochs, batch", "score, bits", "seconds", "seeds")
+    head = (
+        "benchmark",
+        "method",
+        "accuracy %",
+        "asked for",
+        "published",
+        "VAEs",
+        "epochs, batch",
+        "score, bits",
+        "seconds",
+        "seeds",
+    )
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for benchmark in BENCHMARKS:
         for method in METHODS:
             for variant, folder in VARIANTS.items():
                 path = folder / f"{benchmark}-domain-{method}.json"
-                if not path.exists():
-                    continue
-                found = read_json(path)
-                runs, key = found["results"], (benchmark, method)
-                last = [run["generation"][-1] for run in runs]
-                bits = f"{_mean([g['inception_score'] for g in last])} of {statistics.mean(g['inception_bound'] for g in last):.2f}"
-                row = (
-                    benchmark,
-                    f"`{method}`" + (f", {variant}" if variant else ""),
-                    f"**{_mean([100 * run['average_accuracy'] for run in runs])}**",
-                    TARGETS.get(key, ""),
-                    PUBLISHED.get(key, ""),
-                    str(generators(found)),
-                    f"{found['stream']['epochs']}, {found['stream']['batch_size']}",
-                    bits,
-                    f"{statistics.mean(run['seconds'] for run in runs):.0f}",
-                    ", ".join(map(str, found["seeds"])),
-                )
-                lines.append(f"| {' | '.join(row)} |")
+                if path.exists():
+                    lines.append(row(read_json(path), variant))
+        without = ROOT / "results" / "generative" / "without" / f"{benchmark}-domain-hvcl.json"
+        if without.exists():
+            lines.append(row(read_json(without), "with the classifier of `hvcl-replay`"))
+        if benchmark in WITHOUT and any(line.startswith(f"| {benchmark} ") for line in lines):
+            lines.append(row(read_json(ROOT / "results" / WITHOUT[benchmark]), "as in the table of all methods"))
     return "\n".join(lines)
 
 
 def looks():
     """Every look at held-out training data, in the order in which they were taken."""
-    lines = ["| benchmark | method | settings that differ from those of the day | average accuracy % | ELBO | seconds |", "|---" * 6 + "|"]
+    lines = [
+        "| benchmark | method | settings that differ from those of the day | average accuracy % | ELBO | seconds |",
+        "|---" * 6 + "|",
+    ]
     for record in _search().done():
         asked = ", ".join(record["asked"]) or "none"
         figures = f"{100 * record['accuracy']:.2f} | {record['elbo']:.0f} | {record['seconds']:.0f}"
