@@ -3,11 +3,12 @@
     .venv/bin/python experiments/generative.py split-mnist --methods dgr dgr-distill rtf hvcl-replay --seeds 1 2 3
 
 Domain-IL, boundaries, no stored examples; the settings are the benchmark's defaults for each method, which were chosen on
-held-out training data of seed 0. Runs are kept in --runs (every seed resumes where it stopped), their figures go to results/ when
-all seeds are done, and a report with the generated pictures to --runs/report.html. `--variant paper` runs `hvcl-replay` as the
-paper has it (one VAE for all tasks, no conditions, 10,000 generated examples for a task, half the weight each), and writes to
-results/generative/paper instead. `--variant without` runs its classifier without any replay (that is `hvcl` with the same settings
-and epochs), to tell what the replay gives, and writes to results/generative/without.
+held-out training data of seed 0 (generative_search.py). Runs are kept in --runs (every seed resumes where it stopped), their
+figures go to results/ when all seeds are done, and a report with the generated pictures to --runs/report.html.
+
+`--variant paper` runs `hvcl-replay` as the paper has it (one VAE for all tasks, no conditions, 10,000 generated examples for a
+task, half the weight each) and writes to results/generative/paper instead. `--variant without` runs its classifier without any
+replay (`hvcl` with the same settings and epochs), to tell what the replay gives, and writes to results/generative/without.
 """
 
 import argparse
