@@ -1,4 +1,4 @@
-"""The tables of docs/generative, from results/ and from generative_search.jsonl.
+"""The tables of docs/generative, from results/, from generative_search.jsonl and from docs/speed/replay.json.
 
 .venv/bin/python experiments/generative_table.py            # prints them
 .venv/bin/python experiments/generative_table.py --write    # puts them into docs/generative/README.md, between their marks
@@ -13,6 +13,7 @@ from hvcl.runs.state import read_json, write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "generative" / "README.md"
+SPEED = ROOT / "docs" / "speed" / "replay.json"
 METHODS = ("dgr", "dgr-distill", "rtf", "hvcl-replay")
 TARGETS = {
     ("split-mnist", "dgr"): "95.5",
@@ -109,6 +110,21 @@ def looks():
     return "\n".join(lines)
 
 
+def speed():
+    """One step with replay over one without, as `make bench-replay` has measured it."""
+    if not SPEED.exists():
+        return "Not measured yet."
+    found = read_json(SPEED)
+    lines = ["| | with replay / without | quartiles | at most 2.2 |", "|---|---|---|---|"]
+    for line in found["rows"]:
+        low, high = line["ratio_q1"], line["ratio_q3"]
+        lines.append(f"| {line['name']} | {line['ratio']:.2f} | {low:.2f}-{high:.2f} | {'yes' if line['met'] else '**no**'} |")
+    facts = found["environment"]
+    return "\n".join(
+        [*lines, "", f"Median of {found['rounds']} rounds; batches of {found['batch']}; {facts['processor']}, one thread."]
+    )
+
+
 def _search():
     spec = importlib.util.spec_from_file_location("generative_search", Path(__file__).with_name("generative_search.py"))
     module = importlib.util.module_from_spec(spec)
@@ -119,7 +135,7 @@ def _search():
 def page():
     """docs/generative with its tables made anew."""
     text = PAGE.read_text()
-    for name, table in (("results", results()), ("looks", looks())):
+    for name, table in (("results", results()), ("looks", looks()), ("speed", speed())):
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         before, rest = text.split(begin)
         text = f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
@@ -132,7 +148,7 @@ def main():
     if parser.parse_args().write:
         write_atomically(PAGE, page().encode())
     else:
-        print(results(), looks(), sep="\n\n")
+        print(results(), looks(), speed(), sep="\n\n")
 
 
 if __name__ == "__main__":
