@@ -52,7 +52,10 @@ def row(document, variant=""):
     runs, method = document["results"], document["method"]
     key = document["benchmark"], method
     last = [run["generation"][-1] for run in runs if run.get("generation")]
-    bits = f"{_mean([g['inception_score'] for g in last])} of {_mean([g['inception_bound'] for g in last[:1]])}" if last else ""
+    bits = ""
+    if last:
+        bound = statistics.mean(found["inception_bound"] for found in last)
+        bits = f"{_mean([found['inception_score'] for found in last])} of {bound:.2f}"
     cells = (
         document["benchmark"],
         f"`{method}`" + (f", {variant}" if variant else ""),
