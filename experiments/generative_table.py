@@ -123,9 +123,8 @@ def speed():
         low, high = line["ratio_q1"], line["ratio_q3"]
         lines.append(f"| {line['name']} | {line['ratio']:.2f} | {low:.2f}-{high:.2f} | {'yes' if line['met'] else '**no**'} |")
     facts = found["environment"]
-    return "\n".join(
-        [*lines, "", f"Median of {found['rounds']} rounds; batches of {found['batch']}; {facts['processor']}, one thread."]
-    )
+    where = f"{facts['processor']}, one thread, load average {facts['load_average']} (the machine was busy)"
+    return "\n".join([*lines, "", f"Median of {found['rounds']} rounds; batches of {found['batch']}; {where}."])
 
 
 def _search():
