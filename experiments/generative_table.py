@@ -9,6 +9,7 @@ import importlib.util
 import statistics
 from pathlib import Path
 
+from hvcl.learners import method
 from hvcl.runs.state import read_json, write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,8 +50,8 @@ def generators(document):
 
 def row(document, variant=""):
     """One figure with all that must stand beside it."""
-    runs, method = document["results"], document["method"]
-    key = document["benchmark"], method
+    runs, name = document["results"], document["method"]
+    key = document["benchmark"], name
     last = [run["generation"][-1] for run in runs if run.get("generation")]
     bits = ""
     if last:
@@ -58,7 +59,7 @@ def row(document, variant=""):
         bits = f"{_mean([found['inception_score'] for found in last])} of {bound:.2f}"
     cells = (
         document["benchmark"],
-        f"`{method}`" + (f", {variant}" if variant else ""),
+        f"`{name}`" + (f", {variant}" if variant else ""),
         f"**{_mean([100 * run['average_accuracy'] for run in runs])}**",
         TARGETS.get(key, ""),
         PUBLISHED.get(key, ""),
@@ -87,9 +88,9 @@ def results():
     )
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for benchmark in BENCHMARKS:
-        for method in METHODS:
+        for name in METHODS:
             for variant, folder in VARIANTS.items():
-                path = folder / f"{benchmark}-domain-{method}.json"
+                path = folder / f"{benchmark}-domain-{name}.json"
                 if path.exists():
                     lines.append(row(read_json(path), variant))
         without = ROOT / "results" / "generative" / "without" / f"{benchmark}-domain-hvcl.json"
@@ -102,15 +103,27 @@ def results():
 
 def looks():
     """Every look at held-out training data, in the order in which they were taken."""
-    lines = [
-        "| benchmark | method | settings that differ from those of the day | average accuracy % | ELBO | seconds |",
-        "|---" * 6 + "|",
-    ]
+    lines = ["| benchmark | method | settings | average accuracy % | ELBO | seconds |", "|---" * 6 + "|"]
+    first = {}
     for record in _search().done():
-        asked = ", ".join(record["asked"]) or "none"
-        figures = f"{100 * record['accuracy']:.2f} | {record['elbo']:.0f} | {record['seconds']:.0f}"
-        lines.append(f"| {record['benchmark']} | `{record['method']}` | {asked} | {figures} |")
+        base = first.setdefault((record["benchmark"], record["method"]), record)
+        changed = [f"{name} {value}" for name, value in differences(record, base).items()] or record["asked"] or ["the first"]
+        elbo = f"{record['elbo']:.0f}" if record["generation"] else ""
+        figures = f"{100 * record['accuracy']:.2f} | {elbo} | {record['seconds']:.0f}"
+        lines.append(f"| {record['benchmark']} | `{record['method']}` | {', '.join(changed)} | {figures} |")
     return "\n".join(lines)
+
+
+def differences(record, base):
+    """The settings in which a look differs from the first one of its method, which may have been before a setting was there."""
+    config = method(record["method"]).config
+    found = {}
+    for part in ("stream", "learner"):
+        for name, value in record[part].items():
+            before = base[part].get(name, getattr(config, name, None))
+            if value != before:
+                found[name] = value
+    return found
 
 
 def speed():

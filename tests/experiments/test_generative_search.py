@@ -67,3 +67,10 @@ def test_generators_are_counted_where_every_task_has_its_own():
     names = ["0/1", "2/3"]
     assert table.generators({"task_names": names, "learner": {"separate": True}}) == 2
     assert table.generators({"task_names": names, "learner": {}}) == 1
+
+
+def test_a_look_is_shown_by_what_differs_from_the_first_one():
+    table = load("generative_table")
+    first = {"method": "hvcl-replay", "stream": {"epochs": 20}, "learner": {"labels": "soft"}}
+    later = {"method": "hvcl-replay", "stream": {"epochs": 10}, "learner": {"labels": "soft", "refresh": True, "balance": "half"}}
+    assert table.differences(later, first) == {"epochs": 10, "refresh": True}, "a setting that was not there had its default"
