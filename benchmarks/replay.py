@@ -29,6 +29,11 @@ SHAPES = {"28x28 digits, dense": ((1, 28, 28), DIGITS), "32x32 photographs, conv
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "hvcl-replay": ("hvcl-replay", {}),
     "hvcl-replay, a VAE for each task": ("hvcl-replay", {"separate": True, "conditional": True}),
+    # as many as a batch has: then every step makes its own, where in use one step in forty makes 10,000
+    "hvcl-replay, a VAE for each task, examples renewed": (
+        "hvcl-replay",
+        {"separate": True, "conditional": True, "refresh": True, "generated": BATCH, "temperature": 2.0},
+    ),
     "dgr": ("dgr", {}),
     "dgr-distill": ("dgr-distill", {}),
     "rtf": ("rtf", {}),

@@ -3,14 +3,19 @@
     .venv/bin/python experiments/generative.py split-mnist --methods dgr dgr-distill rtf hvcl-replay --seeds 1 2 3
 
 Domain-IL, boundaries, no stored examples; the settings are the benchmark's defaults for each method, which were chosen on
-held-out training data of seed 0. Runs are kept in --runs (every seed resumes where it stopped), their figures go to results/ when
-all seeds are done, and a report with the generated pictures to --runs/report.html. `--variant paper` runs `hvcl-replay` as the
-paper has it, one VAE for all tasks and no conditions, and writes to results/generative/paper instead.
+held-out training data of seed 0 (generative_search.py). Runs are kept in --runs (every seed resumes where it stopped), their
+figures go to results/ when all seeds are done, and a report with the generated pictures to --runs/report.html.
+
+`--variant paper` runs `hvcl-replay` as the paper has it (one VAE for all tasks, no conditions, 10,000 generated examples for a
+task, half the weight each) and writes to results/generative/paper instead. `--variant without` runs its classifier without any
+replay (`hvcl` with the same settings and epochs), to tell what the replay gives, and writes to results/generative/without.
 """
 
 import argparse
+import dataclasses
 from pathlib import Path
 
+from hvcl.learners.hvcl import HVCLConfig
 from hvcl.report.page import write_report
 from hvcl.results import cell_of, save_cell
 from hvcl.runs import RunConfig, RunFolder
@@ -18,12 +23,29 @@ from hvcl.runs.record import execute
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 METHODS = ("dgr", "dgr-distill", "rtf", "hvcl-replay")
-VARIANTS = {"best": {}, "paper": {"separate": False, "conditional": False, "labels": "soft"}}
+PAPER = {
+    "separate": False,
+    "conditional": False,
+    "labels": "soft",
+    "temperature": 1.0,
+    "balance": "half",
+    "refresh": False,
+}
+VARIANTS = {"best": {}, "paper": PAPER, "without": {}}
+
+
+def without_replay(benchmark, stream):
+    """`hvcl` with the very classifier and epochs that `hvcl-replay` has."""
+    same = RunConfig.make(benchmark, "hvcl-replay", (1,), stream, {})
+    shared = {field.name: getattr(same.learner, field.name) for field in dataclasses.fields(HVCLConfig)}
+    return {"epochs": same.stream.epochs, "batch_size": same.stream.batch_size} | stream, shared
 
 
 def one(benchmark, method, seeds, runs, variant, scenario, stream):
     """All seeds of one method; returns the run's folder."""
     learner = VARIANTS[variant] if method == "hvcl-replay" else {}
+    if variant == "without":
+        method, (stream, learner) = "hvcl", without_replay(benchmark, stream)
     config = RunConfig.make(benchmark, method, seeds, {"scenario": scenario} | stream, learner)
     name = "-".join([benchmark, scenario, method, *([variant] if learner else [])])
     folder = RunFolder(runs / name)

@@ -47,3 +47,19 @@ def test_the_papers_variant_goes_elsewhere_and_held_out_data_nowhere(script, tmp
     assert (found["learner"]["separate"], found["learner"]["conditional"]) == (False, False)
     script.one("split-digits", "hvcl-replay", (1,), tmp_path / "held-out", "best", "domain", {"validation": 0.2})
     assert not list((tmp_path / "results").glob("*.json"))
+
+
+def test_without_replay_the_classifier_is_the_same(script, tmp_path, monkeypatch):
+    class Small:
+        @staticmethod
+        def make(benchmark, method, seeds, stream, learner):
+            own = {"hidden": (4,), "beta_expert": 0.3} if method == "hvcl-replay" else {}
+            return RunConfig.make(benchmark, method, seeds, {"epochs": 1, "batch_size": 99} | stream, own | learner)
+
+    monkeypatch.setattr(script, "RunConfig", Small)
+    script.one("split-digits", "hvcl-replay", (1,), tmp_path / "runs", "without", "domain", {})
+    found = json.loads((tmp_path / "results" / "generative" / "without" / "split-digits-domain-hvcl.json").read_text())
+    assert found["method"] == "hvcl"
+    assert (found["learner"]["hidden"], found["learner"]["beta_expert"]) == ([4], 0.3)
+    assert found["stream"]["batch_size"] == 99
+    assert "generation" not in found["results"][0]

@@ -57,10 +57,24 @@ def test_weight_of_the_current_batch_in_the_third_task(name, share):
     assert learner.share == pytest.approx(share)
 
 
-@pytest.mark.parametrize(("name", "temperature"), [("dgr", 1.0), ("dgr-distill", 2.0), ("hvcl-replay", 1.0)])
-def test_the_loss_is_the_weighted_sum_of_both_parts(name, temperature):
+def test_tasks_can_count_the_same():
+    learner = after_a_task("hvcl-replay", balance="tasks")
+    assert learner.share == 0.5
+    learner.end_task()
+    assert learner.share == pytest.approx(1 / 3)
+    learner.replayed = learner.draw(6)
+    _, weights, _ = learner.with_replay(*batch(n=4))
+    assert weights[:4].sum().item() == pytest.approx(1 / 3)
+    assert weights.sum().item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature", "settings"),
+    [("dgr", 1.0, {}), ("dgr-distill", 2.0, {}), ("hvcl-replay", 1.0, {}), ("hvcl-replay", 3.0, {"temperature": 3.0})],
+)
+def test_the_loss_is_the_weighted_sum_of_both_parts(name, temperature, settings):
     """Against a computation by hand, with the network's outputs known."""
-    learner = after_a_task(name)
+    learner = after_a_task(name, **settings)
     x, y = batch(5, n=2)
     targets = torch.tensor([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]])
     outputs = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 2.0], [3.0, 0.0], [0.0, 0.0]])
@@ -117,6 +131,51 @@ def test_soft_labels_are_the_classifiers_answers_at_the_boundary():
         learner.observe(*batch(10 + step))
     assert torch.equal(learner.pool.targets, before), "frozen until the next boundary"
     assert not torch.allclose(learner.predict(learner.pool.x), before, atol=1e-3)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_refreshed_examples_are_replayed_once_and_made_by_the_networks_of_the_boundary(separate):
+    learner = after_a_task("hvcl-replay", generated=20, refresh=True, separate=separate, temperature=2.0)
+    boundary = copy.deepcopy(learner.network).eval()
+    first = learner.pool
+    drawn = torch.cat([learner.draw(8).x, learner.draw(8).x])
+    assert torch.equal(drawn, first.x[:16]), "each once, in their order, which is random"
+    for step in range(4):
+        learner.observe(*batch(20 + step))
+    assert learner.pool is not first
+    assert len(learner.pool.x) == 20
+    assert not torch.isin(learner.pool.x, first.x).any(), "others"
+    torch.testing.assert_close(learner.pool.targets, (boundary(learner.pool.x) / 2).softmax(1))
+    assert not torch.allclose(learner.predict(learner.pool.x), learner.pool.targets, atol=1e-3)
+    assert len(learner.draw(50).x) == 50, "a batch larger than the pool"
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_learner_that_refreshes_goes_on_from_its_state_as_it_would_have(separate):
+    settings = {"generated": 20, "refresh": True, "separate": separate}
+    learner = after_a_task("hvcl-replay", **settings)
+    learner.observe(*batch(3))
+    resumed = create("hvcl-replay", problem(), seed=9, **SMALL, **settings)
+    resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
+    for step in range(5):
+        x, y = batch(30 + step)
+        assert resumed.observe(x, y) == learner.observe(x, y)
+    assert torch.equal(resumed.pool.x, learner.pool.x)
+    assert resumed.place == learner.place
+
+
+def test_annealed_steps_fall_to_nothing_within_a_task_and_begin_again_with_the_next():
+    """Four steps a task."""
+    learner = create("hvcl-replay", problem(), seed=1, anneal=True, vae_learning_rate=0.1, **SMALL)
+    for _ in range(2):
+        rates = []
+        for step in range(4):
+            learner.observe(*batch(step))
+            rates.append([o.param_groups[0]["lr"] for o in (learner.optimizer, learner.generator.optimizer)])
+        learner.end_task()
+        assert rates == [pytest.approx([0.02 * left, 0.1 * left]) for left in (1, 0.75, 0.5, 0.25)]
+    with pytest.raises(InputError, match="length of the tasks"):
+        create("hvcl-replay", Problem((3,), 2), anneal=True, **SMALL)
 
 
 def test_hard_labels_are_the_first_choice():
@@ -180,6 +239,15 @@ def test_every_latent_mean_has_one_expert_whatever_the_classifier_does():
     assert math.isfinite(learner.observe(*batch(1))["elbo"])
 
 
+@pytest.mark.parametrize(("asked", "units"), [(None, 16), ((7, 5), 5)])
+def test_the_vae_has_hidden_layers_of_its_own_if_asked(asked, units):
+    learner = create("hvcl-replay", problem(), seed=1, vae_hidden=asked, **SMALL)
+    x, y = batch()
+    learner.observe(x, y)
+    assert learner.generator.vae.features(x).shape == (8, units)
+    assert learner.features(x).shape == (8, 16)
+
+
 def test_separate_generators_are_kept_and_share_the_replay():
     learner = create("hvcl-replay", problem(), seed=1, separate=True, generated=400, **SMALL)
     for task, size in enumerate((8, 24)):
@@ -232,6 +300,9 @@ def test_pixels_out_of_range_are_refused_and_nothing_is_learned(name):
         ("rtf", {"hidden": ()}, "at least one"),
         ("hvcl-replay", {"generated": 0}, "generated"),
         ("hvcl-replay", {"labels": "fuzzy"}, "labels"),
+        ("hvcl-replay", {"balance": "none"}, "balance"),
+        ("hvcl-replay", {"temperature": 0.0}, "temperature"),
+        ("hvcl-replay", {"temperature": 2.0, "labels": "hard"}, "labels are hard"),
         ("dgr", {"likelihood": "cauchy"}, "likelihood"),
     ],
 )

@@ -35,7 +35,7 @@ from hvcl.problem import Problem
 
 @dataclass(frozen=True)
 class GenerativeConfig(GradientConfig):
-    """The generator beside the network, whose hidden layers and channels it shares in number and size."""
+    """The generator beside the network, whose hidden layers and channels it has in number and size, unless told otherwise."""
 
     latent: int = 64
     """Dimensions of the VAE's latent variable."""

@@ -6,9 +6,12 @@ them with its probabilities. Until the next boundary both train on
 
     1/2 mean loss(current batch) + 1/2 mean loss(generated batch).
 
-The generated examples take the place of stored ones: no data are kept. `conditional`, `separate` and `labels="hard"` go beyond
-the paper: a latent Gaussian for each (task, label); a VAE for each task, as a growing mixture has experts, of which nothing is
-forgotten; the classifier's first choice (or the class that was asked for) as label.
+The generated examples take the place of stored ones: no data are kept. Beyond the paper go `conditional` (a latent Gaussian for
+each (task, label)), `separate` (a VAE for each task, as a growing mixture has experts, of which nothing is forgotten),
+`labels="hard"` (the classifier's first choice, or the class that was asked for, as label), `temperature` (soft labels compared
+as `dgr-distill` does), `balance="tasks"` (1/t and 1 - 1/t instead of the halves at task t), `refresh` (10,000 others when all
+have been replayed, for 10,000 are soon known by heart) and `anneal` (step sizes that fall to 0 within a task: what is handed over
+at a boundary, as prior, teacher and generator, should not depend on the last few batches).
 
 Deviates from the paper as `hvcl` does. Its latent prior with several experts is a learned mixture (see `LatentPrior`), where the
 paper trains with N(0, I) and does not say how it draws from a mixture. On a task-free stream the boundaries are those that a
@@ -22,11 +25,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hvcl.errors import InputError, RunError
 from hvcl.generative import Generator, MoVEVAE, move_layers
+from hvcl.generative.generator import frozen
 from hvcl.learners.base import State
 from hvcl.learners.generative import GenerativeConfig, GenerativeReplay, Replayed
 from hvcl.learners.gradient import Terms
@@ -43,10 +47,18 @@ class HVCLReplayConfig(GenerativeConfig, HVCLConfig):
 
     generated: int = 10_000
     """Examples that are generated at a boundary and replayed until the next."""
+    refresh: bool = False
+    """Generate as many anew whenever all of them have been replayed: copies of both networks from the boundary do it."""
     labels: Literal["soft", "hard"] = "soft"
     """What the classifier says about them: its probabilities, or its first choice (the class asked for, if conditional)."""
+    temperature: float = 1.0
+    """Soft labels: what old and new answers are divided by before they are compared (`dgr-distill` has 2)."""
+    balance: Literal["half", "tasks"] = "half"
+    """Weight of the current batch beside the generated one: a half, or 1/t at task t (every task counts the same)."""
     separate: bool = False
     """A VAE for each task, which starts from the one before: nothing is forgotten of it, and there is one more with each task."""
+    vae_hidden: tuple[int, ...] | None = None
+    """Units of the dense layers of the VAE; none takes those of the classifier."""
     vae_experts: int = 1
     """Experts in every layer of the VAE but the latent's."""
     latent_experts: int = 1
@@ -55,6 +67,8 @@ class HVCLReplayConfig(GenerativeConfig, HVCLConfig):
     """beta2 of the VAE, weight of its experts' KL."""
     vae_learning_rate: float = 1e-3
     """Step size of the VAE's Adam."""
+    anneal: bool = False
+    """Let both step sizes fall linearly to 0 within every task, whose length the stream must tell."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,6 +76,10 @@ class HVCLReplayConfig(GenerativeConfig, HVCLConfig):
             raise InputError(f"generated must be at least 1, got {self.generated}")
         if not self.vae_learning_rate > 0:
             raise InputError(f"vae_learning_rate must be positive, got {self.vae_learning_rate}")
+        if not self.temperature > 0:
+            raise InputError(f"temperature must be positive, got {self.temperature}")
+        if self.labels == "hard" and self.temperature != 1:
+            raise InputError(f"temperature softens soft labels, and labels are hard: leave it at 1, got {self.temperature}")
 
 
 @register("hvcl-replay", HVCLReplayConfig)
@@ -74,9 +92,17 @@ class HVCLReplay(GenerativeReplay, HVCL):
         super().__init__(problem, config, seed)
         with self.random.active():
             vae = self._new_vae()
+        if config.anneal and problem.task_steps is None:
+            raise InputError("anneal needs the length of the tasks, which a task-free stream does not tell: leave it out")
         self.generator = Generator(vae, VariationalAdam(vae, lr=config.vae_learning_rate), self._vae_objective(), config.separate)
         self.pool: Replayed | None = None
-        """What was generated at the last boundary."""
+        """What was generated at the last boundary, or since."""
+        self.place = 0
+        """With `refresh`: how many of the pool have been replayed."""
+        self.teacher: nn.Module | None = None
+        """With `refresh`: the classifier of the last boundary, which labels."""
+        self.dreamer: MoVEVAE | None = None
+        """With `refresh` and one VAE for all tasks: that of the last boundary, which generates."""
         self._progress = 0.0
 
     def _new_vae(self) -> MoVEVAE:
@@ -88,7 +114,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
             self.problem.input_shape,
             move_layers(config.vae_experts, config.latent_experts, options),
             latent=config.latent,
-            hidden=config.hidden,
+            hidden=config.hidden if config.vae_hidden is None else config.vae_hidden,
             channels=config.channels,
             likelihood=config.likelihood,
             conditions=self.conditions,
@@ -112,8 +138,8 @@ class HVCLReplay(GenerativeReplay, HVCL):
 
     @property
     def share(self) -> float:
-        """One half."""
-        return 0.5
+        """One half, or 1 / t."""
+        return 0.5 if self.config.balance == "half" else 1 / (self.finished + 1)
 
     def vaes(self) -> Sequence[MoVEVAE]:
         """The VAE; if they are separate, those of the tasks that are over, and the current one if it has begun to learn."""
@@ -123,27 +149,47 @@ class HVCLReplay(GenerativeReplay, HVCL):
     def remember(self) -> None:
         """Generate and label."""
         self.generator.end_task()
+        if self.config.refresh:
+            self.teacher = frozen(self.network)
+            self.dreamer = None if self.config.separate else frozen(self.generator.vae)
         self.network.eval()
         self.pool = self.make_replay(self.config.generated, self.network, self.vaes())
+        self.place = 0
         self.network.train()
 
     def draw(self, count: int) -> Replayed | None:
-        """Any of those that were generated at the boundary."""
+        """Any of those that were generated at the boundary; with `refresh` the next ones, each once."""
         if self.pool is None:
             return None
-        rows = torch.randint(len(self.pool.x), (count,), device=self.device)
+        size = len(self.pool.x)
+        if self.teacher is None:
+            rows = torch.randint(size, (count,), device=self.device)
+        else:
+            if self.place + count > size:
+                self.pool = self.make_replay(size, self.teacher, [self.dreamer] if self.dreamer else self.generator.past)
+                self.place = 0
+            rows = torch.arange(self.place, self.place + count, device=self.device) % size  # a batch may be larger than the pool
+            self.place += count
         return Replayed(*(None if column is None else column[rows] for column in self.pool))  # type: ignore[arg-type]
 
     def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
         """Probabilities, or a label."""
         if self.config.labels == "soft":
-            return super().targets(logits, condition)
+            return super().targets(logits / self.config.temperature, condition)
         label = condition % self.problem.outputs if self.config.conditional else logits.argmax(1)
         return F.one_hot(label, self.problem.outputs).to(logits)
+
+    def replay_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of softened answers, times T^2: its gradient keeps its size whatever T is."""
+        return self.config.temperature**2 * super().replay_loss(logits / self.config.temperature, targets)
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """The classifier's objective; the VAE's is at the same place of its schedules."""
         self._progress = self.progress
+        if self.config.anneal:
+            left = max(0.0, 1 - self._progress)
+            self.optimizer.param_groups[0]["lr"] = left * self.config.learning_rate
+            self.generator.optimizer.param_groups[0]["lr"] = left * self.config.vae_learning_rate
         return super().loss(x, y, task)
 
     def train_generator(self, x: Tensor, y: Tensor) -> dict[str, float]:
@@ -154,9 +200,15 @@ class HVCLReplay(GenerativeReplay, HVCL):
         return self.generator.learn(inputs, weights, condition, len(x), self.task_examples, self._progress)
 
     def state_dict(self) -> State:
-        """Both networks with posteriors, priors and gates, and what was generated."""
+        """Both networks with posteriors, priors and gates, their copies, and what was generated."""
         pool = None if self.pool is None else {name: value for name, value in self.pool._asdict().items() if value is not None}
-        return super().state_dict() | {"generator": self.generator.state_dict(), "pool": pool}
+        copies = {"teacher": self.teacher, "dreamer": self.dreamer}
+        return super().state_dict() | {
+            "generator": self.generator.state_dict(),
+            "pool": pool,
+            "place": self.place,
+            "copies": {name: None if c is None else dict(c.state_dict()) for name, c in copies.items()},
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Go on from `state`."""
@@ -169,6 +221,15 @@ class HVCLReplay(GenerativeReplay, HVCL):
                 x, targets, condition = (pool[name].to(self.device, copy=True) for name in ("x", "targets", "condition"))
                 task = pool.get("task")
                 self.pool = Replayed(x, targets, None if task is None else task.to(self.device, copy=True), condition)
+            self.place = int(state["place"])
+            teacher, dreamer = state["copies"]["teacher"], state["copies"]["dreamer"]
+            self.teacher = self.dreamer = None
+            if teacher is not None:
+                self.teacher = frozen(self.network)
+                self.teacher.load_state_dict(teacher)
+            if dreamer is not None:
+                self.dreamer = frozen(self.generator.vae)
+                self.dreamer.load_state_dict(dreamer)
         except (KeyError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise RunError(f"the saved state does not fit this learner ({reason}): was it made with other settings?") from None
