@@ -81,7 +81,8 @@ def draw(found: dict[str, dict[str, Any]], target: Path) -> None:
     right.set_title("Sum of performances (0 random, 1 good)", fontsize=10, loc="left", fontweight="bold")
     right.legend(fontsize=8, frameon=False, loc="upper left")
     for name, one in zip(names, axes[2:], strict=True):
-        one.set_title(f"{name}: return", fontsize=8.5, loc="left", fontweight="bold")
+        one.set_title(name, fontsize=8.5, loc="left", fontweight="bold")
+    axes[2].set_ylabel("return", fontsize=8.5)
     for one in axes:
         one.set_xlim(0, len(names))
         one.set_xticks(range(len(names) + 1))
