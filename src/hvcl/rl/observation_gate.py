@@ -47,11 +47,6 @@ class ObservationGate:
         """Of each expert and place ``[experts, D]``: how often it was not zero, and sum and sum of squares of z there."""
 
     @property
-    def experts(self) -> int:
-        """Experts that have been opened."""
-        return len(self.counts)
-
-    @property
     def parameters(self) -> int:
         """Numbers that are kept."""
         return self.counts.numel() + 3 * self.used.numel()
@@ -72,6 +67,13 @@ class ObservationGate:
 
     def log_likelihood(self, observations: Array) -> Tensor:
         """log p(s|m) of every expert and, last, of a new one, ``[n, experts + 1]``."""
+        own, anything = self._places(observations)
+        akin = torch.logaddexp(math.log1p(-DIFFERENCE) + own, math.log(DIFFERENCE) + anything).sum(2)
+        new = (akin + self.counts.clamp_min(1.0).log().log_softmax(0)).logsumexp(1, keepdim=True)
+        return torch.cat([own.sum(2), new], 1)
+
+    def _places(self, observations: Array) -> tuple[Tensor, Tensor]:
+        """For each place, log p_d(s_d|m) of every expert ``[n, experts, D]`` and log p_0(s_d) ``[n, 1, D]``."""
         z = _logarithmic(observations).unsqueeze(1)
         used = z != 0
         share = (self.used + 0.5) / (self.counts.unsqueeze(1) + 1)
@@ -80,14 +82,11 @@ class ObservationGate:
         if self.contamination:
             number = torch.logaddexp(math.log1p(-self.contamination) + number, math.log(self.contamination) + prior)
         own = torch.where(used, share.log() + number, (1 - share).log())
-        anything = math.log(0.5) + torch.where(used, prior, 0.0)
-        akin = torch.logaddexp(math.log1p(-DIFFERENCE) + own, math.log(DIFFERENCE) + anything).sum(2)
-        new = (akin + self.counts.clamp_min(1.0).log().log_softmax(0)).logsumexp(1, keepdim=True)
-        return torch.cat([own.sum(2), new], 1)
+        return own, math.log(0.5) + torch.where(used, prior, 0.0)
 
     def log_probabilities(self, observations: Array) -> Tensor:
         """log p(m|s) of the experts there are, with p(m) in proportion to what they have seen, ``[n, experts]``."""
-        return (self.log_likelihood(observations)[:, :-1] + self.counts.clamp_min(1.0).log()).log_softmax(1)
+        return (self._places(observations)[0].sum(2) + self.counts.clamp_min(1.0).log()).log_softmax(1)
 
     def state_dict(self) -> dict[str, Any]:
         """The statistics."""
