@@ -7,7 +7,7 @@ from hvcl.kernels import load_kernels
 from hvcl.optim import SmallAdam
 from hvcl.rl.dense import StackedDense
 from hvcl.rl.move import StackedMoVE
-from hvcl.rl.networks import mirror, twin_of
+from hvcl.rl.networks import mirror
 from hvcl.rl.part import Part
 
 compiled = pytest.mark.skipif(load_kernels(torch.zeros(1)) is None, reason="there is no C compiler")
@@ -80,7 +80,7 @@ def test_copies_are_networks_of_their_own():
 
 
 def test_a_mirror_has_the_present_weights_and_no_gradients_of_its_own():
-    network = twin_of(3, (4,))
+    network = StackedDense(3, 1, (4,), copies=2)
     image = mirror(network)
     x = torch.randn(5, 3, requires_grad=True)
     with torch.no_grad():
@@ -93,7 +93,7 @@ def test_a_mirror_has_the_present_weights_and_no_gradients_of_its_own():
 
 
 def test_a_copy_of_a_part_has_a_mirror_of_its_own():
-    part = Part(twin_of(3, (4,)), 0.1)
+    part = Part(StackedDense(3, 1, (4,), copies=2), 0.1)
     other = copy.deepcopy(part)
     x = torch.randn(5, 3)
     before = part(x).detach()

@@ -103,10 +103,10 @@ def test_consolidation_makes_all_priors_and_the_task_loss_teaches_the_gate():
 compiled = pytest.mark.skipif(load_kernels(torch.zeros(1)) is None, reason="there is no C compiler")
 
 
-def network_of(experts, copies, hidden=(8, 12)):
+def network_of(experts, copies, hidden=(8, 12), transform="exp"):
     """A network away from its priors."""
     torch.manual_seed(0)
-    network = StackedMoVE(7, 3, hidden, experts, copies, "unit", initial_sigma=0.5)
+    network = StackedMoVE(7, 3, hidden, experts, copies, "unit", 0.5, transform)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
@@ -134,10 +134,11 @@ def price(values):
 
 @compiled
 @pytest.mark.parametrize("sampling", [True, False])
+@pytest.mark.parametrize("transform", ["exp", "softplus"])
 @pytest.mark.parametrize(("experts", "copies"), [(3, 2), (4, 1), (1, 2), (1, 1), (6, 2), (14, 1)])
-def test_compiled_and_plain_agree(experts, copies, sampling, monkeypatch):
+def test_compiled_and_plain_agree(experts, copies, transform, sampling, monkeypatch):
     """Values, terms and gradients of single precision are those that plain operations give in double precision."""
-    network = network_of(experts, copies).train(sampling)
+    network = network_of(experts, copies, transform=transform).train(sampling)
     x = torch.randn(40, 7, requires_grad=True)
     weight = torch.randn(40, 3 * copies)
     network.compiled.diverse = True
@@ -182,9 +183,9 @@ def test_compiled_passes_may_overlap_and_add_up():
 
 
 @compiled
-@pytest.mark.parametrize("experts", [4, 1])
-def test_a_network_without_gradients_of_its_own_passes_them_to_its_input(experts):
-    network = network_of(experts, 2).eval().requires_grad_(False)
+@pytest.mark.parametrize(("experts", "transform"), [(4, "exp"), (1, "exp"), (1, "softplus")])
+def test_a_network_without_gradients_of_its_own_passes_them_to_its_input(experts, transform):
+    network = network_of(experts, 2, transform=transform).eval().requires_grad_(False)
     x = torch.randn(20, 9)[:, 1:8].requires_grad_()
     weight = torch.randn(20, 6)
     found, expected = (torch.autograd.grad((answers * weight).sum(), x)[0] for answers in (network(x), network.plain(x)))

@@ -886,11 +886,16 @@ void dense_backward(Dense *d)
 /* The KLs of one layer's experts to their priors, with a sigma per unit, and their diversity */
 typedef struct {
     int64_t inputs, outputs;
-    const float *mean, *rho, *prior_mean, *prior_log_sigma;  /* [copies * M, inputs, outputs] and [copies * M, outputs] */
+    const float *mean;  /* [copies * M, inputs, outputs] */
+    float *rho;  /* log sigma [copies * M, outputs] */
+    const float *raw;  /* NULL: rho is what is learned; else sigma = log(1 + exp(raw)), and rho is written forward */
+    const float *prior_mean, *prior_log_sigma;
     float *width;  /* of the diversity's kernel, [copies]; where it is 0 it is measured */
     const float *usage;  /* [copies * M] */
     float *kl, *laplacian;  /* written forward: [copies * M], [copies, M, M] */
-    float *g_usage, *g_mean, *g_rho;
+    float *g_usage, *g_mean, *g_rho, *g_bias;
+    /* instead of KLs and diversity, UCL's sums (holds not NULL): [copies, outputs] twice, [copies, inputs + 1, outputs] twice */
+    const float *bias, *old_bias, *holds, *certainties;
 } Price;
 
 typedef struct {
@@ -1032,6 +1037,69 @@ static void price_of_sigmas(const Price *p, int64_t M, int64_t e, float weight, 
             to[u] += many * push[j] * (sigma[j * units + u] - sigma[u]) * sigma[(e - first) * units + u];
 }
 
+/* Row i of a copy's means, the bias being the last */
+#define HELD_ROW(weights, bias) (i < n ? (weights) + (e * n + i) * units : (bias) + e * units)
+
+/* UCL's sums of a copy: h (mu - mu')^2, c |mu - mu'|, r - log r + sigma^2 - log sigma^2 with r = (sigma / sigma')^2 */
+static void held_terms(const Price *p, int64_t e, double *terms)
+{
+    const int64_t n = p->inputs, units = p->outputs;
+    for (int64_t i = 0; i <= n; i++) {
+        const float *restrict a = HELD_ROW(p->mean, p->bias), *restrict b = HELD_ROW(p->prior_mean, p->old_bias);
+        const float *restrict h = p->holds + (e * (n + 1) + i) * units, *restrict c = p->certainties + (e * (n + 1) + i) * units;
+        float squares = 0.0f, magnitudes = 0.0f;
+        for (int64_t u = 0; u < units; u++) {
+            const float shift = a[u] - b[u];
+            squares += h[u] * shift * shift;
+            magnitudes += c[u] * fabsf(shift);
+        }
+        terms[0] += squares;
+        terms[1] += magnitudes;
+    }
+    for (int64_t u = e * units; u < (e + 1) * units; u++) {
+        const float variance = 2.0f * p->rho[u], ratio = variance - 2.0f * p->prior_log_sigma[u];  /* their logarithms */
+        terms[2] += exponential(ratio) - ratio + exponential(variance) - variance;
+    }
+}
+
+/* Their gradients with these weights, added to what is there */
+static void held_gradients(const Price *p, int64_t e, const float *weights)
+{
+    const int64_t n = p->inputs, units = p->outputs;
+    const float twice = 2.0f * weights[0], once = weights[1];
+    for (int64_t i = 0; i <= n; i++) {
+        const float *restrict a = HELD_ROW(p->mean, p->bias), *restrict b = HELD_ROW(p->prior_mean, p->old_bias);
+        const float *restrict h = p->holds + (e * (n + 1) + i) * units, *restrict c = p->certainties + (e * (n + 1) + i) * units;
+        float *restrict to = HELD_ROW(p->g_mean, p->g_bias);
+        for (int64_t u = 0; u < units; u++) {
+            const float shift = a[u] - b[u];
+            to[u] += twice * h[u] * shift + once * c[u] * (float) ((shift > 0.0f) - (shift < 0.0f));
+        }
+    }
+    for (int64_t u = e * units; u < (e + 1) * units; u++) {
+        const float variance = 2.0f * p->rho[u], ratio = variance - 2.0f * p->prior_log_sigma[u];
+        p->g_rho[u] += 2.0f * weights[2] * (exp_minus_one(ratio) + exp_minus_one(variance));
+    }
+}
+
+/* rho = log sigma, sigma = log(1 + exp(raw)); as in torch, above 20 sigma is raw, and below -30 rho is raw */
+static void softplus_forward(const Price *p, int64_t count)
+{
+    for (int64_t k = 0; k < count; k++) {
+        const float raw = p->raw[k];
+        p->rho[k] = raw < -30.0f ? raw : logf(raw > 20.0f ? raw : log1pf(expf(raw)));
+    }
+}
+
+/* d rho / d raw = (1 - exp(-sigma)) / sigma */
+static void softplus_backward(const Price *p, int64_t count)
+{
+    for (int64_t k = 0; k < count; k++) {
+        const float sigma = expf(p->rho[k]);
+        if (sigma > 0.0f) p->g_rho[k] *= -expm1f(-sigma) / sigma;
+    }
+}
+
 void network_forward(Network *a)
 {
     const int64_t rows = a->rows, copies = a->copies, M = a->experts, n = a->calls->inputs;
@@ -1039,6 +1107,8 @@ void network_forward(Network *a)
     const float slope = a->slope;
     uint64_t seed = a->seed;
     for (int64_t i = 0; i < rows; i++) memcpy(a->x + i * n, a->given + i * a->stride, n * sizeof(float));
+    for (const Price *p = a->prices; p < a->prices + a->layers; p++)
+        if (p->raw && (a->learns || a->calls->rho)) softplus_forward(p, copies * M * p->outputs);
     for (Dense *d = a->calls; d < last + copies; d++) {
         d->seed = ++seed;
         dense_forward(d);
@@ -1054,6 +1124,8 @@ void network_forward(Network *a)
     double terms[4] = { 0 };
     for (int64_t l = 0; l < a->layers; l++) {
         const Price *p = a->prices + l;
+        for (int64_t c = 0; p->holds && c < copies; c++) held_terms(p, c, terms);
+        if (p->holds) continue;
         for (int64_t e = 0; e < copies * M; e++) terms[0] += p->usage[e] * (p->kl[e] = (float) unit_kl(p, e));
         for (int64_t c = 0; c < copies; c++) {
             terms[1] += a->statistics[3 * (l * copies + c)];
@@ -1081,6 +1153,10 @@ void network_backward(Network *a)
         const Price *p = a->learns ? a->prices + l : NULL;
         for (int64_t k = 0; p && a->diverse && k < copies * M * M; k++) push[k] = -4.0f * a->g_terms[3] * p->laplacian[k];
         for (int64_t e = 0; p && e < copies * M; e++) {
+            if (p->holds) {
+                memset(p->g_mean + e * p->inputs * p->outputs, 0, p->inputs * p->outputs * sizeof(float));
+                continue;
+            }
             p->g_usage[e] = a->g_terms[0] * p->kl[e];
             price_of_means(p, M, e, a->g_terms[0] * p->usage[e], a->diverse ? push + e * M : NULL);
         }
@@ -1104,8 +1180,11 @@ void network_backward(Network *a)
             float *restrict to = (float *) before->g_out;
             for (int64_t k = 0; k < rows * d->inputs; k++) to[k] = out[k] > 0.0f ? g[k] : slope * g[k];
         }
-        for (int64_t e = 0; p && e < copies * M; e++)
-            price_of_sigmas(p, M, e, a->g_terms[0] * p->usage[e], a->diverse ? push + e * M : NULL);
+        for (int64_t e = 0; p && e < copies * M; e++) {
+            if (p->holds) held_gradients(p, e, a->g_terms);
+            else price_of_sigmas(p, M, e, a->g_terms[0] * p->usage[e], a->diverse ? push + e * M : NULL);
+        }
+        if (p && p->raw) softplus_backward(p, copies * M * p->outputs);
     }
     if (!a->g_x) return;
     memcpy(a->g_x, a->calls->g_x, rows * n * sizeof(float));

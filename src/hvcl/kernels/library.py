@@ -69,7 +69,8 @@ class Price(ctypes.Structure):
 
     _fields_ = (
         *_fields(ctypes.c_int64, "inputs outputs"),
-        *_fields(ctypes.c_void_p, "mean rho prior_mean prior_log_sigma width usage kl laplacian g_usage g_mean g_rho"),
+        *_fields(ctypes.c_void_p, "mean rho raw prior_mean prior_log_sigma width usage kl laplacian g_usage g_mean g_rho g_bias"),
+        *_fields(ctypes.c_void_p, "bias old_bias holds certainties"),
     )
 
 

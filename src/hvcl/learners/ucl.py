@@ -28,16 +28,17 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from hvcl.errors import InputError
 from hvcl.layers import MoVEConv2d, MoVELayer, MoVELinear, consolidate
-from hvcl.layers.base import MoVEOptions
 from hvcl.learners.base import State
 from hvcl.learners.gradient import GradientConfig, GradientLearner, Terms
 from hvcl.learners.registry import register
+from hvcl.posteriors import MeanFieldGaussian
 from hvcl.problem import Problem
 
 
@@ -124,7 +125,15 @@ class UCL(GradientLearner):
         self.biases = [bias.to(self.device) for bias in state["biases"]]
 
 
-def node_options(ratio: float) -> MoVEOptions:
+class NodeOptions(TypedDict):
+    """Of a layer with a sigma per node."""
+
+    sigma: Literal["unit"]
+    sigma_transform: Literal["softplus"]
+    initial_sigma: float
+
+
+def node_options(ratio: float) -> NodeOptions:
     """A sigma per node, with the share `ratio` of the He variance at the start."""
     return {"sigma": "unit", "sigma_transform": "softplus", "initial_sigma": math.sqrt(ratio)}
 
@@ -132,8 +141,9 @@ def node_options(ratio: float) -> MoVEOptions:
 @torch.no_grad()
 def shrink_means(network: nn.Module, ratio: float) -> None:
     """Leave the means the share of the He variance that the sigmas do not have."""
-    for layer in layers_of(network):
-        layer.posterior.mean.mul_(math.sqrt(1 - ratio))
+    for module in network.modules():
+        if isinstance(module, MeanFieldGaussian):
+            module.mean.mul_(math.sqrt(1 - ratio))
 
 
 def regularisers(layers: Iterable[MoVELayer], biases: Iterable[Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,7 +7,8 @@ of the KLs are added in closed form,
 
     d KL_m / d mu = (mu - nu) / s^2,      d KL_m / d rho = n (sigma^2 / s^2 - 1),      n inputs, sigma = exp(rho) per unit,
 
-and so are those of the diversity (`hvcl.layers.diversity`).
+and so are those of the diversity (`hvcl.layers.diversity`) or, in its place and that of the KLs, of UCL's sums (`hvcl.rl.nodes`).
+Where sigma = log(1 + exp(rho)), all this is about log sigma, whose gradient times (1 - exp(-sigma)) / sigma is that of rho.
 
 `StackedMoVE.plain` is the same in plain operations: the reference in the tests, and what serves where there is no compiler.
 """
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from hvcl.rl.move import StackedMoVELinear
 
 NAMES = ("expert_kl", "gate_kl", "conditional_entropy", "diversity")
-"""The terms that a pass gives; the last is 0 unless it was asked for."""
+"""The terms that a pass gives; the last is 0 unless it was asked for. Networks of `hvcl.rl.nodes` have others."""
 
 Purpose = Literal["learn", "steer", "look"]
 """What a pass is for: gradients of the parameters, of the input alone, or none."""
@@ -139,6 +140,10 @@ class Workspace:
         self.gradients = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
         each = len(parts) // len(layers)
         self.parts = [parts[each * number : each * (number + 1)] for number in range(len(layers))]
+        self.log_sigma = [
+            layer.posterior.rho if layer.posterior.transform == "exp" else torch.zeros_like(layer.posterior.rho)
+            for layer in layers
+        ]
         self.starts: list[list[Tensor]] = [[] for _ in layers]
         self.rows_of: list[list[Tensor]] = [[] for _ in layers]
         count = len(layers) * copies
@@ -186,7 +191,7 @@ class Workspace:
         self.rows_of[number].append(integers[:rows])
         call.starts = self.starts[number][-1].data_ptr()
         if self.sampling:
-            call.rho = part(layer.posterior.rho)
+            call.rho = part(self.log_sigma[number])
             call.norm, call.sigma, call.noise = room("norm", rows), room("sigma", experts, outputs), room("noise", rows, outputs)
         call.room = self._brief("room", max(rows * max(inputs, outputs), 2 * rows * experts)).data_ptr()
         call.answers, call.g_out = call.out, part(self.g_out[number])
@@ -208,12 +213,15 @@ class Workspace:
 
     def _price(self, number: int, layer: StackedMoVELinear) -> Price:
         price, posterior, gradients = Price(layer.inputs, layer.outputs), layer.posterior, self.parts[number]
-        price.mean, price.rho = posterior.mean.data_ptr(), posterior.rho.data_ptr()
+        price.mean, price.rho = posterior.mean.data_ptr(), self.log_sigma[number].data_ptr()
+        price.raw = None if posterior.transform == "exp" else posterior.rho.data_ptr()
         price.prior_mean, price.prior_log_sigma = posterior.prior_mean.data_ptr(), posterior.prior_log_sigma.data_ptr()
         price.width = layer.kernel_width.data_ptr() if layer.experts > 1 else None
         price.usage, price.g_usage = self.usage[number].data_ptr(), self.g_usage[number].data_ptr()
         price.kl, price.laplacian = self.kl[number].data_ptr(), self._new(layer.copies, layer.experts**2).data_ptr()
-        price.g_mean, price.g_rho = gradients[0].data_ptr(), gradients[1].data_ptr()
+        price.g_mean, price.g_rho, price.g_bias = (gradient.data_ptr() for gradient in gradients[:3])
+        for name, values in layer.held().items():
+            setattr(price, name, values.data_ptr())
         return price
 
     def forward(self, x: Tensor, diverse: bool) -> tuple[Tensor, Tensor | None]:

@@ -28,7 +28,7 @@ from hvcl.layers.base import TINY, _Trace
 from hvcl.layers.diversity import log_determinant, median_width, squared_distances
 from hvcl.layers.module import VariationalModule
 from hvcl.posteriors import MeanFieldGaussian
-from hvcl.posteriors.mean_field import SigmaKind
+from hvcl.posteriors.mean_field import SigmaKind, SigmaTransform
 from hvcl.rl.compiled import Compiled
 from hvcl.rl.dense import SLOPE, readable
 
@@ -41,14 +41,28 @@ class StackedMoVELinear(VariationalModule):
     prior_bias: Tensor
 
     def __init__(
-        self, inputs: int, outputs: int, experts: int, copies: int, sigma: SigmaKind = "unit", initial_sigma: float = 0.1
+        self,
+        inputs: int,
+        outputs: int,
+        experts: int,
+        copies: int,
+        sigma: SigmaKind = "unit",
+        initial_sigma: float = 0.1,
+        sigma_transform: SigmaTransform = "exp",
     ) -> None:
         super().__init__()
         self.inputs, self.outputs, self.experts, self.copies = inputs, outputs, experts, copies
         total = copies * experts
         expand = partial(torch.unsqueeze, dim=1)
         self.posterior = MeanFieldGaussian(
-            total, (inputs, outputs), outputs, expand, inputs, sigma=sigma, initial_sigma=initial_sigma
+            total,
+            (inputs, outputs),
+            outputs,
+            expand,
+            inputs,
+            sigma=sigma,
+            initial_sigma=initial_sigma,
+            transform=sigma_transform,
         )
         self.bias = nn.Parameter(torch.zeros(total, outputs))
         if experts > 1:
@@ -75,6 +89,10 @@ class StackedMoVELinear(VariationalModule):
         """mean, rho, bias, and with several experts the gate's weight and bias."""
         own: list[Tensor] = [self.posterior.mean, self.posterior.rho, self.bias]
         return own if self.experts == 1 else [*own, self.gate_weight, self.gate_bias]
+
+    def held(self) -> dict[str, Tensor]:
+        """What a compiled pass needs to give the sums of `hvcl.rl.nodes` in place of the terms here; nothing."""
+        return {}
 
     def _choose(self, x: Tensor) -> Tensor:
         """P(x): the gate's probability of the most probable expert, 0 for the others, ``[copies, B, M]``."""
@@ -132,7 +150,7 @@ class StackedMoVELinear(VariationalModule):
         if posterior.sigma_kind == "weight":
             kl = posterior.kl()
         else:
-            values = (posterior.mean, posterior.rho, posterior.prior_mean, posterior.prior_log_sigma)
+            values = (posterior.mean, posterior.log_sigma, posterior.prior_mean, posterior.prior_log_sigma)
             kl = _UnitKL.apply(*values)  # type: ignore[no-untyped-call]
         if self.experts == 1:
             return kl.sum()
@@ -185,6 +203,8 @@ class StackedMoVELinear(VariationalModule):
 class StackedMoVE(nn.Module):
     """`copies` networks of MoVE layers on the same inputs, ``[B, in]`` to ``[B, copies * out]``, with leaky ReLU between."""
 
+    layer: type[StackedMoVELinear] = StackedMoVELinear
+
     def __init__(
         self,
         inputs: int,
@@ -194,10 +214,11 @@ class StackedMoVE(nn.Module):
         copies: int,
         sigma: SigmaKind,
         initial_sigma: float,
+        sigma_transform: SigmaTransform = "exp",
     ) -> None:
         super().__init__()
         sizes = itertools.pairwise((inputs, *hidden, outputs))
-        self.layers = nn.ModuleList([StackedMoVELinear(*size, experts, copies, sigma, initial_sigma) for size in sizes])
+        self.layers = nn.ModuleList([self.layer(*size, experts, copies, sigma, initial_sigma, sigma_transform) for size in sizes])
         self.copies, self.experts = copies, experts
         self.unit = sigma == "unit"
         self.compiled = Compiled()
@@ -221,7 +242,7 @@ class StackedMoVE(nn.Module):
 
 
 class _UnitKL(torch.autograd.Function):
-    """KL per expert with a sigma per unit (rho = log sigma), and its closed-form gradient; see `MeanFieldGaussian.kl`."""
+    """KL per expert with a sigma per unit (rho is log sigma), and its closed-form gradient; see `MeanFieldGaussian.kl`."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, mean: Tensor, rho: Tensor, prior_mean: Tensor, prior_log_sigma: Tensor) -> Tensor:

@@ -1,43 +1,13 @@
-"""Networks of an agent: one policy, a pair of critics, and their mirrors."""
+"""What networks of an agent have in common: a small start, and mirrors."""
 
 from __future__ import annotations
 
 import copy
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from hvcl.networks import DenseFactory, build_network
 from hvcl.posteriors import MeanFieldGaussian
-from hvcl.rl.dense import StackedDense
-
-
-class Twin(nn.Module):
-    """Two networks on the same inputs, ``[B, in]`` to ``[B, 2]``."""
-
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = first, second
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Both answers, ``[B, 2]``."""
-        return torch.cat([self.first(x), self.second(x)], 1)
-
-
-def network_of(inputs: int, outputs: int, hidden: tuple[int, ...], layer: DenseFactory | None = None) -> nn.Module:
-    """A network of dense layers with leaky ReLU between them, plain or of any kind of layer."""
-    if layer is None:
-        return StackedDense(inputs, outputs, hidden)
-    network = build_network((inputs,), outputs, hidden=hidden, dense=layer)
-    del network.flatten  # vectors are flat
-    return network
-
-
-def twin_of(inputs: int, hidden: tuple[int, ...], layer: DenseFactory | None = None) -> nn.Module:
-    """A pair of critics, plain or of any kind of layer."""
-    if layer is None:
-        return StackedDense(inputs, 1, hidden, copies=2)
-    return Twin(network_of(inputs, 1, hidden, layer), network_of(inputs, 1, hidden, layer))
 
 
 @torch.no_grad()

@@ -24,8 +24,8 @@ from torch import Tensor
 from hvcl.errors import InputError
 from hvcl.learners.random import RandomState
 from hvcl.rl.agent import Agent, State
+from hvcl.rl.dense import StackedDense
 from hvcl.rl.environments import Array
-from hvcl.rl.networks import network_of
 from hvcl.rl.part import Part, Terms
 from hvcl.rl.replay import Transitions
 from hvcl.rl.squashed import split
@@ -87,7 +87,7 @@ class PPO(Agent):
 
     def make_part(self, inputs: int, outputs: int) -> Part:
         """The actor or the critic, with all heads side by side. Methods have parts of their own."""
-        return Part(network_of(inputs, outputs, self.config.hidden), self.config.learning_rate)
+        return Part(StackedDense(inputs, outputs, self.config.hidden), self.config.learning_rate)
 
     def head(self, outputs: Tensor, task: int | None = None) -> Tensor:
         """The outputs of one task's head."""

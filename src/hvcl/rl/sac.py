@@ -21,9 +21,9 @@ from torch import Tensor
 from hvcl.errors import InputError
 from hvcl.learners.random import RandomState
 from hvcl.rl.agent import Agent, State
+from hvcl.rl.dense import StackedDense
 from hvcl.rl.environments import Array
 from hvcl.rl.losses import soft_value_loss, weighted_squares
-from hvcl.rl.networks import network_of, twin_of
 from hvcl.rl.part import Part, Terms
 from hvcl.rl.replay import PrioritizedReplay, Transitions
 from hvcl.rl.squashed import mode, sample, split
@@ -94,8 +94,7 @@ class SAC(Agent):
 
     def make_part(self, inputs: int, outputs: int | None) -> Part:
         """The actor, or the pair of critics (`outputs` None). Methods have parts of their own."""
-        hidden = self.config.hidden
-        network = twin_of(inputs, hidden) if outputs is None else network_of(inputs, outputs, hidden)
+        network = StackedDense(inputs, outputs or 1, self.config.hidden, copies=1 if outputs is not None else 2)
         return Part(network, self.config.learning_rate)
 
     # -- the algorithm ----------------------------------------------------------------------------------------------------

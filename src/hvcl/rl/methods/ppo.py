@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from torch import nn
 
 from hvcl.errors import InputError
-from hvcl.layers import MoVELinear
-from hvcl.learners.ucl import node_options, shrink_means
+from hvcl.rl.dense import SLOPE
 from hvcl.rl.methods.ewc import EWCPart
 from hvcl.rl.methods.registry import register
 from hvcl.rl.methods.ucl import UCLPart, UCLWeights
-from hvcl.rl.networks import network_of
+from hvcl.rl.nodes import Nodes
 from hvcl.rl.part import Part
 from hvcl.rl.ppo import PPO, PPOConfig
 
@@ -60,7 +58,7 @@ class UCLPPO(PPO):
     def make_part(self, inputs: int, outputs: int) -> Part:
         """A trunk with a sigma per node, and plain heads, which are not held."""
         config = self.config
-        network = network_of(inputs, outputs, config.hidden, partial(MoVELinear, experts=1, **node_options(config.ratio)))
-        shrink_means(network, config.ratio)
-        network.set_submodule("head", nn.Linear(config.hidden[-1], outputs))
+        *hidden, last = config.hidden
+        trunk = Nodes(inputs, last, tuple(hidden), 1, config.ratio)
+        network = nn.Sequential(trunk, nn.LeakyReLU(SLOPE), nn.Linear(last, outputs))
         return UCLPart(network, config, config.learning_rate, config.batch_size)

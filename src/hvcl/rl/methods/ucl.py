@@ -1,22 +1,23 @@
 """Uncertainty-based continual learning (Ahn et al., 2019) for actor and critics; the mathematics are in `hvcl.learners.ucl`.
 
 One network for all tasks, without heads of their own: so the last layer is held like the others, where the paper's separate
-heads are left free. `strength` multiplies all three terms, which the paper divides by the size of the batch.
+heads are left free. `strength` multiplies the first two terms; all three are divided by the size of the batch, as in the paper.
+Noise is drawn by local reparameterisation (`hvcl.rl.nodes`): flipout's marginals, with less noise in the gradients.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hvcl.errors import InputError
-from hvcl.layers import MoVELinear, consolidate
-from hvcl.learners.ucl import bias_of, layers_of, node_options, regularisers, shrink_means
+from hvcl.layers import consolidate
 from hvcl.rl.methods.registry import register
-from hvcl.rl.networks import Twin, network_of, start_small, twin_of
+from hvcl.rl.networks import start_small
+from hvcl.rl.nodes import NAMES, Nodes
 from hvcl.rl.part import Part, Terms
 from hvcl.rl.sac import SAC, SACConfig
 
@@ -49,32 +50,27 @@ class UCLSACConfig(UCLWeights, SACConfig):
 
 
 class UCLPart(Part):
-    """A network with a sigma per node, whose sure nodes are held in place; plain layers in it (heads) are not."""
+    """Networks with a sigma per node, whose sure nodes are held in place; plain layers beside them (heads) are not."""
 
     def __init__(self, network: nn.Module, config: UCLWeights, learning_rate: float, batch_size: int) -> None:
         super().__init__(network, learning_rate)
+        self.nodes = next(module for module in network.modules() if isinstance(module, Nodes))
         self.config, self.batch_size = config, batch_size
         self.first = True
         self.anchor()
 
-    @property
-    def chains(self) -> list[nn.Module]:
-        """The networks in here, each from its inputs to its outputs."""
-        return [self.network.first, self.network.second] if isinstance(self.network, Twin) else [self.network]
-
     def anchor(self) -> None:
         """What the network is now is what it will be compared with."""
-        consolidate(self.network)
-        self.biases = [[bias_of(layer).detach().clone() for layer in layers_of(chain)] for chain in self.chains]
+        consolidate(self.nodes)
+        self.nodes.hold()
 
     def priced(self, loss: Tensor, progress: float) -> tuple[Tensor, Terms]:
         """The loss and the three terms, the latter divided by the size of the batch."""
         config = self.config
-        sums = [regularisers(layers_of(chain), old) for chain, old in zip(self.chains, self.biases, strict=True)]
-        squares, magnitudes, spread = (sum(terms[1:], terms[0]) / self.batch_size for terms in zip(*sums, strict=True))
-        held = config.alpha / 2 * squares if self.first else config.strength * (squares / 2 + magnitudes)
-        terms = {"squares": squares.item(), "magnitudes": magnitudes.item(), "spread": spread.item()}
-        return loss + held + config.beta / 2 * spread, terms
+        sums = self.nodes.regularisers() / self.batch_size
+        held = (config.alpha / 2, 0.0) if self.first else (config.strength / 2, config.strength)
+        terms = dict(zip(NAMES, sums.tolist(), strict=True))
+        return loss + torch.dot(sums, torch.tensor([*held, config.beta / 2])), terms
 
     def end_task(self, inputs: Tensor, curvature: Tensor) -> None:
         """The present posterior is what the next task is compared with."""
@@ -82,13 +78,14 @@ class UCLPart(Part):
         self.anchor()
 
     def state_dict(self) -> dict[str, Any]:
-        """As any part's, and the values at the last boundary (those of the weights are in the network)."""
-        return super().state_dict() | {"first": self.first, "biases": self.biases}
+        """As any part's (the values at the last boundary are in the network), and whether there was a boundary."""
+        return super().state_dict() | {"first": self.first}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
         super().load_state_dict(state)
-        self.first, self.biases = bool(state["first"]), [list(chain) for chain in state["biases"]]
+        self.first = bool(state["first"])
+        self.nodes.hold()
 
 
 @register("ucl", UCLSACConfig)
@@ -100,11 +97,6 @@ class UCL(SAC):
     def make_part(self, inputs: int, outputs: int | None) -> Part:
         """Networks with a sigma per node."""
         config = self.config
-        layer = partial(MoVELinear, experts=1, **node_options(config.ratio))
-        network = twin_of(inputs, config.hidden, layer) if outputs is None else network_of(inputs, outputs, config.hidden, layer)
-        shrink_means(network, config.ratio)
-        part = UCLPart(network, config, config.learning_rate, config.batch_size)
-        for chain in part.chains:
-            start_small(chain.get_submodule("head"))
-        part.anchor()
-        return part
+        network = Nodes(inputs, outputs or 1, config.hidden, 1 if outputs is not None else 2, config.ratio)
+        start_small(network.layers[-1])
+        return UCLPart(network, config, config.learning_rate, config.batch_size)
