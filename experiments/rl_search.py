@@ -1,4 +1,4 @@
-"""The looks behind the settings of ewc, ucl and hvcl on the robots: Hopper, then the double pendulum, 20,000 steps each, seed 0.
+"""The looks behind the settings of ewc, ucl and hvcl on the robots: Hopper, then the double pendulum, 40,000 steps each, seed 0.
 
     python experiments/rl_search.py ewc strength=1000
 
@@ -26,7 +26,7 @@ from hvcl.rl.methods.registry import method
 from hvcl.rl.scores import Reference
 
 LOG = Path(__file__).with_suffix(".jsonl")
-PROTOCOL = Protocol(steps=20_000, evaluate_every=20_000, episodes=5, final_episodes=10)
+PROTOCOL = Protocol(steps=40_000, evaluate_every=40_000, episodes=5, final_episodes=10)
 
 
 def look(name: str, settings: dict[str, Any]) -> dict[str, Any]:
