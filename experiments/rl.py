@@ -23,6 +23,8 @@ from hvcl.runs.state import read_json, write_json
 METHODS = ("hvcl-growing", "naive", "reset", "ewc", "ucl", "hvcl")
 PROTOCOL = {"steps": 60_000, "evaluate_every": 20_000, "episodes": 3, "final_episodes": 10}
 AGENT = {"updates_per_step": 0.5, "warmup": 1_000, "capacity": 60_000}
+FOUND = {"ucl": {"strength": 0.1}}
+"""The best of rl_search.py where it is not the default."""
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -38,7 +40,7 @@ def main() -> None:
     names = [task.name for task in sequence("bullet").tasks]
     for seed in seeds:  # a seed of every method before the next seed of any
         for method in options.methods.split(","):
-            config = RLConfig.make("bullet", method, seeds, PROTOCOL, AGENT)
+            config = RLConfig.make("bullet", method, seeds, PROTOCOL, AGENT | FOUND.get(method, {}))
             folder = RLRunFolder(options.out / method)
             folder.prepare(config, {"task_names": names}, resume=True, force=False)
             run_seeds([Job(folder.path, seed, f"{method} seed {seed}")], Console(stderr=True), options.workers, worker=execute_rl)
