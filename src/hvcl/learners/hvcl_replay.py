@@ -9,11 +9,11 @@ them with its probabilities. Until the next boundary both train on
 The generated examples take the place of stored ones: no data are kept. Beyond the paper go `conditional` (a latent Gaussian for
 each (task, label)), `separate` (a VAE for each task, as a growing mixture has experts, of which nothing is forgotten),
 `labels="hard"` (the classifier's first choice, or the class that was asked for, as label), `labels="exact"` (an `exact` learner
-beside the classifier labels; it learns from the first pass over each task, keeps sums and no examples, and forgets nothing),
-`temperature` (soft and exact labels compared as `dgr-distill` does), `balance="tasks"` (1/t and 1 - 1/t instead of the halves at
-task t), `refresh` (10,000 others when all have been replayed, for 10,000 are soon known by heart) and `anneal` (step sizes that
-fall to 0 within a task: what is handed over at a boundary, as prior, teacher and generator, should not depend on the last few
-batches).
+beside the classifier labels; it has its default settings, learns from the first pass over each task, keeps sums and no examples,
+and forgets nothing), `temperature` (soft and exact labels compared as `dgr-distill` does), `balance="tasks"` (1/t and 1 - 1/t
+instead of the halves at task t), `refresh` (10,000 others when all have been replayed, for 10,000 are soon known by heart) and
+`anneal` (step sizes that fall to 0 within a task: what is handed over at a boundary, as prior, teacher and generator, should not
+depend on the last few batches).
 
 Deviates from the paper as `hvcl` does. Its latent prior with several experts is a learned mixture (see `LatentPrior`), where the
 paper trains with N(0, I) and does not say how it draws from a mixture. On a task-free stream the boundaries are those that a
@@ -53,10 +53,9 @@ class HVCLReplayConfig(GenerativeConfig, HVCLConfig):
     refresh: bool = False
     """Generate as many anew whenever all of them have been replayed: copies of both networks from the boundary do it."""
     labels: Literal["soft", "hard", "exact"] = "soft"
-    """What the classifier says about them: its probabilities, or its first choice (the class asked for, if conditional); exact:
-    the probabilities of an `exact` learner, with its default settings, that learns from the same stream."""
+    """Soft: the classifier's probabilities; hard: its first choice, or the class asked for; exact: an `exact` learner's."""
     temperature: float = 1.0
-    """Soft labels: what old and new answers are divided by before they are compared (`dgr-distill` has 2)."""
+    """Soft and exact labels: what old and new answers are divided by before they are compared (`dgr-distill` has 2)."""
     balance: Literal["half", "tasks"] = "half"
     """Weight of the current batch beside the generated one: a half, or 1/t at task t (every task counts the same)."""
     separate: bool = False
