@@ -1,16 +1,19 @@
 """What the learners share that replay generated examples."""
 
 import copy
+import functools
 import math
 
 import pytest
 import torch
 
-from hvcl.errors import InputError
+from hvcl.errors import InputError, RunError
 from hvcl.evaluation import Generates
-from hvcl.learners import create
+from hvcl.learners import create, hvcl_replay
+from hvcl.learners.exact import ExactConfig
 from hvcl.learners.generative import Replayed
 from hvcl.problem import Problem
+from hvcl.runs.state import load_state, save_state
 
 METHODS = ["dgr", "dgr-distill", "rtf", "hvcl-replay"]
 SMALL = {"hidden": (16,), "learning_rate": 0.02, "latent": 4, "likelihood": "gaussian"}
@@ -162,6 +165,78 @@ def test_a_learner_that_refreshes_goes_on_from_its_state_as_it_would_have(separa
         assert resumed.observe(x, y) == learner.observe(x, y)
     assert torch.equal(resumed.pool.x, learner.pool.x)
     assert resumed.place == learner.place
+
+
+@pytest.fixture
+def few_features(monkeypatch):
+    """The exact learner that labels has few features: the tests are quick."""
+    monkeypatch.setattr(hvcl_replay, "ExactConfig", functools.partial(ExactConfig, random_features=20))
+
+
+@pytest.mark.parametrize("refresh", [False, True])
+def test_exact_labels_are_those_of_an_exact_learner_that_saw_every_example_once(few_features, refresh):
+    """Tasks of 40 examples, batches of 16, two passes and a bit: a learner of its own sees the first 40 of each."""
+    learner = create("hvcl-replay", problem(), seed=1, labels="exact", temperature=2.0, refresh=refresh, generated=30, **SMALL)
+    alone = create("exact", problem(), seed=1, random_features=20)
+    for task in range(2):
+        data = [batch(10 * task + step, 16) for step in range(6)]
+        for x, y in data:
+            learner.observe(x, y)
+        for x, y in [*data[:2], (data[2][0][:8], data[2][1][:8])]:
+            alone.observe(x, y)
+        learner.end_task()
+        alone.end_task()
+        p = alone.predict(learner.pool.x)
+        torch.testing.assert_close(learner.pool.targets, p.sqrt() / p.sqrt().sum(1, keepdim=True))
+    assert not torch.allclose(learner.predict(learner.pool.x), p, atol=0.05), "the network says something else"
+    first = learner.pool.x
+    for step in range(2):
+        learner.observe(*batch(50 + step, 16))
+    assert torch.equal(learner.pool.x, first) != refresh
+
+
+def test_exact_labels_go_on_from_a_saved_state_as_they_would_have(few_features, tmp_path):
+    settings = {"labels": "exact", "refresh": True, "generated": 20}
+    learner = after_a_task("hvcl-replay", **settings)
+    learner.observe(*batch(3))
+    save_state(tmp_path / "state.json", learner.state_dict())
+    resumed = create("hvcl-replay", problem(), seed=9, **SMALL, **settings)
+    resumed.load_state_dict(load_state(tmp_path / "state.json"))
+    for step in range(8):  # the first pass over the 40 examples of the task ends among them
+        x, y = batch(30 + step)
+        assert resumed.observe(x, y) == learner.observe(x, y)
+        assert torch.equal(resumed.pool.targets, learner.pool.targets)
+        assert resumed.counted == learner.counted == min(16 + 8 * step, 40)
+    resumed.end_task()
+    learner.end_task()
+    assert torch.equal(resumed.pool.targets, learner.pool.targets)
+    soft = create("hvcl-replay", problem(), seed=1, **SMALL, **settings | {"labels": "soft"})
+    with pytest.raises(RunError, match="other settings"):
+        resumed.load_state_dict(soft.state_dict())
+
+
+def test_exact_labels_in_task_il_and_class_il_name_what_was_seen(few_features):
+    heads = ((0, 1), (2, 3), (4, 5))
+    for given in (heads, None):
+        learner = create(
+            "hvcl-replay", Problem((3,), 6, given, (16,) * 3, (2,) * 3), seed=1, labels="exact", generated=30, **SMALL
+        )
+        for task in (0, 1):
+            for step in range(2):
+                x, y = batch(step)
+                learner.observe(x + 3 * task, y + 2 * task, None if given is None else torch.full_like(y, task))
+            learner.end_task()
+        targets, task = learner.pool.targets, learner.pool.task
+        torch.testing.assert_close(targets.sum(1), torch.ones(30))
+        assert (targets[:, 4:] == 0).all()
+        if given is not None:
+            assert torch.equal(targets.argmax(1) // 2, task)
+            assert ((targets > 0).sum(1) == 2).all()
+
+
+def test_exact_labels_need_to_know_when_a_pass_ends():
+    with pytest.raises(InputError, match="task-free"):
+        create("hvcl-replay", Problem((3,), 2), labels="exact", **SMALL)
 
 
 def test_annealed_steps_fall_to_nothing_within_a_task_and_begin_again_with_the_next():

@@ -101,6 +101,11 @@ class GenerativeReplay(GradientLearner):
         """One step of the generator, if it is not a part of the network; returns named terms."""
         return {}
 
+    def answers(self, network: nn.Module, x: Tensor, task: Tensor | None) -> Tensor:
+        """Logits of generated examples: by default those of the network that labels."""
+        logits: Tensor = network(x)
+        return logits
+
     def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
         """What the labelling classifier's answers are turned into: by default probabilities."""
         return logits.softmax(1)
@@ -187,7 +192,7 @@ class GenerativeReplay(GradientLearner):
         with torch.no_grad():
             generated, _ = sample_from(vaes, count)
             task = self._heads_for(generated, self.heads)
-            logits = self.masked(network(generated.x), task)
+            logits = self.masked(self.answers(network, generated.x, task), task)
             if task is None:
                 logits = logits.masked_fill(~self.known, -torch.inf)
             return Replayed(generated.x, self.targets(logits, generated.condition), task, generated.condition)

@@ -8,10 +8,12 @@ them with its probabilities. Until the next boundary both train on
 
 The generated examples take the place of stored ones: no data are kept. Beyond the paper go `conditional` (a latent Gaussian for
 each (task, label)), `separate` (a VAE for each task, as a growing mixture has experts, of which nothing is forgotten),
-`labels="hard"` (the classifier's first choice, or the class that was asked for, as label), `temperature` (soft labels compared
-as `dgr-distill` does), `balance="tasks"` (1/t and 1 - 1/t instead of the halves at task t), `refresh` (10,000 others when all
-have been replayed, for 10,000 are soon known by heart) and `anneal` (step sizes that fall to 0 within a task: what is handed over
-at a boundary, as prior, teacher and generator, should not depend on the last few batches).
+`labels="hard"` (the classifier's first choice, or the class that was asked for, as label), `labels="exact"` (an `exact` learner
+beside the classifier labels; it has its default settings, learns from the first pass over each task, keeps sums and no examples,
+and forgets nothing), `temperature` (soft and exact labels compared as `dgr-distill` does), `balance="tasks"` (1/t and 1 - 1/t
+instead of the halves at task t), `refresh` (10,000 others when all have been replayed, for 10,000 are soon known by heart) and
+`anneal` (step sizes that fall to 0 within a task: what is handed over at a boundary, as prior, teacher and generator, should not
+depend on the last few batches).
 
 Deviates from the paper as `hvcl` does. Its latent prior with several experts is a learned mixture (see `LatentPrior`), where the
 paper trains with N(0, I) and does not say how it draws from a mixture. On a task-free stream the boundaries are those that a
@@ -32,6 +34,7 @@ from hvcl.errors import InputError, RunError
 from hvcl.generative import Generator, MoVEVAE, move_layers
 from hvcl.generative.generator import frozen
 from hvcl.learners.base import State
+from hvcl.learners.exact import Exact, ExactConfig
 from hvcl.learners.generative import GenerativeConfig, GenerativeReplay, Replayed
 from hvcl.learners.gradient import Terms
 from hvcl.learners.hvcl import HVCL, HVCLConfig
@@ -49,10 +52,10 @@ class HVCLReplayConfig(GenerativeConfig, HVCLConfig):
     """Examples that are generated at a boundary and replayed until the next."""
     refresh: bool = False
     """Generate as many anew whenever all of them have been replayed: copies of both networks from the boundary do it."""
-    labels: Literal["soft", "hard"] = "soft"
-    """What the classifier says about them: its probabilities, or its first choice (the class asked for, if conditional)."""
+    labels: Literal["soft", "hard", "exact"] = "soft"
+    """Soft: the classifier's probabilities; hard: its first choice, or the class asked for; exact: an `exact` learner's."""
     temperature: float = 1.0
-    """Soft labels: what old and new answers are divided by before they are compared (`dgr-distill` has 2)."""
+    """Soft and exact labels: what old and new answers are divided by before they are compared (`dgr-distill` has 2)."""
     balance: Literal["half", "tasks"] = "half"
     """Weight of the current batch beside the generated one: a half, or 1/t at task t (every task counts the same)."""
     separate: bool = False
@@ -100,9 +103,20 @@ class HVCLReplay(GenerativeReplay, HVCL):
         self.place = 0
         """With `refresh`: how many of the pool have been replayed."""
         self.teacher: nn.Module | None = None
-        """With `refresh`: the classifier of the last boundary, which labels."""
+        """With `refresh`: the classifier of the last boundary, which labels (unless labels are exact)."""
         self.dreamer: MoVEVAE | None = None
         """With `refresh` and one VAE for all tasks: that of the last boundary, which generates."""
+        self.exact: Exact | None = None
+        """With `labels="exact"`: what labels. It is asked as it is at the time: it forgets nothing."""
+        if config.labels == "exact":
+            if problem.task_examples is None:
+                raise InputError(
+                    'labels="exact" must count every example once and needs the number of examples of each task, '
+                    "which a task-free stream does not tell: use soft or hard labels"
+                )
+            self.exact = Exact(problem, ExactConfig(), seed)
+        self.counted = 0
+        """Examples of this task that the exact learner has learned."""
         self._progress = 0.0
 
     def _new_vae(self) -> MoVEVAE:
@@ -150,7 +164,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
         """Generate and label."""
         self.generator.end_task()
         if self.config.refresh:
-            self.teacher = frozen(self.network)
+            self.teacher = frozen(self.network) if self.exact is None else None
             self.dreamer = None if self.config.separate else frozen(self.generator.vae)
         self.network.eval()
         self.pool = self.make_replay(self.config.generated, self.network, self.vaes())
@@ -162,19 +176,43 @@ class HVCLReplay(GenerativeReplay, HVCL):
         if self.pool is None:
             return None
         size = len(self.pool.x)
-        if self.teacher is None:
+        if not self.config.refresh:
             rows = torch.randint(size, (count,), device=self.device)
         else:
             if self.place + count > size:
-                self.pool = self.make_replay(size, self.teacher, [self.dreamer] if self.dreamer else self.generator.past)
+                teacher = self.network if self.teacher is None else self.teacher
+                self.pool = self.make_replay(size, teacher, [self.dreamer] if self.dreamer else self.generator.past)
                 self.place = 0
             rows = torch.arange(self.place, self.place + count, device=self.device) % size  # a batch may be larger than the pool
             self.place += count
         return Replayed(*(None if column is None else column[rows] for column in self.pool))  # type: ignore[arg-type]
 
+    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+        """A step; what labels exactly learns from the first pass over a task only, for it must count no example twice."""
+        terms = super().observe(x, y, task)
+        new = min(len(x), self.task_examples - self.counted)
+        if self.exact is not None and new > 0:
+            self.exact.observe(x[:new].cpu(), y[:new].cpu(), None if task is None else task[:new].cpu())
+            self.counted += new
+        return terms
+
+    def end_task(self) -> None:
+        """Another expert of the exact learner begins."""
+        if self.exact is not None:
+            self.exact.end_task()
+            self.counted = 0
+        super().end_task()
+
+    def answers(self, network: nn.Module, x: Tensor, task: Tensor | None) -> Tensor:
+        """Log-probabilities of the exact learner, if that is what labels."""
+        if self.exact is None:
+            return super().answers(network, x, task)
+        p = self.exact.predict(x.cpu(), None if task is None else task.cpu())
+        return p.clamp_min(1e-30).log().to(self.device)
+
     def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
         """Probabilities, or a label."""
-        if self.config.labels == "soft":
+        if self.config.labels != "hard":
             return super().targets(logits / self.config.temperature, condition)
         label = condition % self.problem.outputs if self.config.conditional else logits.argmax(1)
         return F.one_hot(label, self.problem.outputs).to(logits)
@@ -203,12 +241,17 @@ class HVCLReplay(GenerativeReplay, HVCL):
         """Both networks with posteriors, priors and gates, their copies, and what was generated."""
         pool = None if self.pool is None else {name: value for name, value in self.pool._asdict().items() if value is not None}
         copies = {"teacher": self.teacher, "dreamer": self.dreamer}
-        return super().state_dict() | {
-            "generator": self.generator.state_dict(),
-            "pool": pool,
-            "place": self.place,
-            "copies": {name: None if c is None else dict(c.state_dict()) for name, c in copies.items()},
-        }
+        exact = {} if self.exact is None else {"exact": self.exact.state_dict(), "counted": self.counted}
+        return (
+            super().state_dict()
+            | exact
+            | {
+                "generator": self.generator.state_dict(),
+                "pool": pool,
+                "place": self.place,
+                "copies": {name: None if c is None else dict(c.state_dict()) for name, c in copies.items()},
+            }
+        )
 
     def load_state_dict(self, state: State) -> None:
         """Go on from `state`."""
@@ -222,6 +265,9 @@ class HVCLReplay(GenerativeReplay, HVCL):
                 task = pool.get("task")
                 self.pool = Replayed(x, targets, None if task is None else task.to(self.device, copy=True), condition)
             self.place = int(state["place"])
+            if self.exact is not None:
+                self.exact.load_state_dict(state["exact"])
+                self.counted = int(state["counted"])
             teacher, dreamer = state["copies"]["teacher"], state["copies"]["dreamer"]
             self.teacher = self.dreamer = None
             if teacher is not None:

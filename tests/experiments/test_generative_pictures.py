@@ -1,0 +1,22 @@
+"""The script that makes the picture of what the VAE makes of photographs."""
+
+import importlib.util
+import struct
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "experiments" / "generative_pictures.py"
+
+
+def test_originals_and_two_rows_for_each_vae_the_same_every_time(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("experiments_generative_pictures", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    pictures = []
+    for name in ("first.png", "again.png"):
+        arguments = ["--benchmark", "split-digits", "--epochs", "1", "--output", str(tmp_path / name)]
+        monkeypatch.setattr("sys.argv", ["pictures", *arguments])
+        script.main()
+        pictures.append((tmp_path / name).read_bytes())
+    width, height = struct.unpack(">II", pictures[0][16:24])
+    assert (width, height) == (16 * (8 + 2) - 2, 7 * 8 + 3 * script.GAP)
+    assert pictures[0] == pictures[1]
