@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from hvcl.errors import InputError, RunError
-from hvcl.rl import Agent, Protocol, Sequence, Task, evaluate, known_methods, run
+from hvcl.rl import Agent, Protocol, Sequence, Task, evaluate, evaluation, known_methods, run
+from hvcl.rl.classic import Reach
 from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl
 from hvcl.runs.record import InterruptedRun
 from hvcl.runs.state import load_state
@@ -142,6 +143,13 @@ def test_killed_at_random_steps_and_resumed_ends_bit_identically(name, tmp_path)
 def test_evaluation_repeats_itself(guess):
     witness = Witness(2, 1)
     assert evaluate(witness, guess, 0, 3, 7) == evaluate(witness, guess, 0, 3, 7)
+
+
+def test_episodes_that_never_end_are_noticed(monkeypatch):
+    monkeypatch.setattr(evaluation, "LONGEST", 50)
+    endless = Sequence.of([Reach])
+    with pytest.raises(InputError, match=r"1 Reach do not end within 50 steps.*TimeLimit"):
+        evaluate(Witness(2, 2), endless, 0, 1, 7)
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path):
