@@ -66,6 +66,19 @@ def test_frames_on_request(runs):
         (["rl", "run", "--steps", "0"], "at least 1"),
         (["rl", "run", "--seeds", "1,1"], "different"),
         (["rl", "report"], "which runs"),
+        (["rl", "report", "--bogus"], "unknown option --bogus"),
+        (["rl", "list", "bogus"], "'bogus'"),
+        (["rl", "run", "--sequnce", "classic"], "did you mean --sequence"),
+        (["rl", "run", "--frames"], "hvcl rl report DIR --frames"),
+        (["rl", "run", "--sequence", "Pendulum-v1,CartPole-v1"], "CartPole-v1 has actions of kind Discrete"),
+        (["rl", "run", "--sequence", "nosuchmodule:Own-v0"], "nosuchmodule"),
+        (["rl", "run", "--out", "/dev/null/runs"], "directory"),
+        (["rl", "run", "--seeds", "18446744073709551616"], "below 4294967296"),
+        (["rl", "run", "--method", "ewc-ppo", "--hidden", "0"], "hidden"),
+        (["rl", "run", "--method", "ewc-ppo", "--heads", "2"], "heads for 2 tasks"),
+        (["rl", "run", "--method", "hvcl", "--experts", "0"], "experts must be at least 1"),
+        (["rl", "run", "--method", "naive", "--correction", "1.5"], "correction"),
+        (["rl", "run", "--method", "naive", "--capacity", "1000000000000000"], "capacity"),
     ],
 )
 def test_bad_use_is_told_in_one_line(words, message, tmp_path, capsys, monkeypatch):
@@ -75,6 +88,27 @@ def test_bad_use_is_told_in_one_line(words, message, tmp_path, capsys, monkeypat
     assert message in error
     assert len(error.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [["rl"], ["rl", "--help"], ["rl", "list", "--help"], ["rl", "report", "--help"]])
+def test_help_says_what_can_be_done(words, capsys):
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "hvcl rl report DIR" in shown
+    assert "hvcl rl run" in shown
+
+
+def test_a_chain_of_ones_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    own = [*RUN, "--sequence", "Pendulum-v1,MountainCarContinuous-v0"]
+    assert main([*own, "--method", "naive"]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name == "rl-Pendulum-v1-MountainCarContinuous-v0-naive"
+    result = json.loads((folder / "seed-1" / "result.json").read_text())
+    assert result["task_names"] == ["1 Pendulum-v1", "2 MountainCarContinuous-v0"]
+    assert result["average_performance"] == pytest.approx(np.mean(result["returns_at_the_end"]))  # nobody stated references
+    assert main(["rl", "report", str(folder)]) == 0
+    assert "Returns in 2 MountainCarContinuous-v0 over time" in (folder / "report.html").read_text()
 
 
 def test_lists_and_help_know_every_method(capsys):

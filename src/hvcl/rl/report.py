@@ -18,7 +18,7 @@ from hvcl.report.charts import Axis, Point, Series, line_chart, nice_axis
 from hvcl.rl import scores
 from hvcl.rl.frames import frames_of
 from hvcl.rl.runs import FORMAT, points_of
-from hvcl.rl.sequences import SEQUENCES
+from hvcl.rl.sequences import tasks_of
 from hvcl.runs.folder import RunFolder
 from hvcl.runs.state import read_json, write_atomically
 
@@ -51,7 +51,7 @@ def load_rl_run(folder: Path) -> RLRun:
     begun = [seed.evaluations() for seed in seeds if seed.metrics_path.exists()]
     results = [result for seed in seeds if (result := seed.result()) is not None]
     settings = {**config["protocol"], **config["agent"]}
-    scales = [[task.low, task.high] for task in SEQUENCES[config["sequence"]][0]()]
+    scales = [[task.low, task.high] for task in tasks_of(config["sequence"])]
     names = config["method"], config["sequence"], config["task_names"]
     return RLRun(*names, scales, settings, [e for e in begun if e], results)
 
