@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 import struct
 import zlib
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from hvcl.cli import main
+from hvcl.rl.classic import Reach
 from hvcl.rl.report import load_rl_run, render
 
 RUN = ["rl", "run", "--sequence", "classic", "--workers", "1", "--steps", "20", "--evaluate-every", "10", "--episodes", "1"]
@@ -55,6 +57,30 @@ def test_frames_on_request(runs):
     length = struct.unpack(">I", png[33:37])[0]
     pixels = np.frombuffer(zlib.decompress(png[41 : 41 + length]), np.uint8).reshape(120, 361)[:, 1:].reshape(120, 120, 3)
     assert (pixels == (200, 40, 40)).all(2).sum() == 49  # the point
+
+
+def test_a_task_that_cannot_be_rendered_says_why(runs, monkeypatch):
+    def fail(self):
+        raise RuntimeError("no OpenGL\n here")
+
+    monkeypatch.setattr(Reach, "render", fail)
+    assert main(["rl", "report", str(runs / "hvcl"), "--out", str(runs / "frames.html"), "--frames"]) == 0
+    assert "This task cannot be rendered here (no OpenGL here)." in (runs / "frames.html").read_text()
+
+
+def test_runs_of_one_method_are_told_apart(runs, tmp_path):
+    for name in ("one", "other"):
+        shutil.copytree(runs / "hvcl", tmp_path / name)
+    assert main(["rl", "report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "hvcl (one)" in page
+    assert "hvcl (other)" in page
+
+
+def test_a_damaged_configuration_is_named(runs, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({"format": "rl-1", "method": "hvcl"}))
+    assert main(["rl", "report", str(tmp_path)]) == 2
+    assert "config.json is damaged: sequence, seeds" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

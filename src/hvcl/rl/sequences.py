@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 from collections.abc import Callable
@@ -20,7 +21,13 @@ def make_mujoco(name: str) -> gymnasium.Env[Any, Any]:
     """A MuJoCo task, version 5; `InputError` if MuJoCo is not installed."""
     if importlib.util.find_spec("mujoco") is None:
         raise InputError(f"{name} needs MuJoCo: install it with pip install 'hvcl[mujoco]'")
-    return gymnasium.make(f"{name}-v5", **MUJOCO[name])
+    mujoco: Any = importlib.import_module("mujoco")
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)  # gymnasium's own files use deprecated words: two lines and a log each time
+    try:
+        return gymnasium.make(f"{name}-v5", **MUJOCO[name])
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 MUJOCO: dict[str, dict[str, Any]] = {
