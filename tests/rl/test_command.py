@@ -137,6 +137,11 @@ def test_a_chain_of_ones_own(tmp_path, monkeypatch, capsys):
     assert "Returns in 2 MountainCarContinuous-v0 over time" in (folder / "report.html").read_text()
 
 
+def test_a_task_that_is_too_short_to_learn_from_is_told(tmp_path, capsys):
+    assert main([*RUN, "--method", "naive", "--warmup", "30", "--out", str(tmp_path / "run")]) == 0
+    assert "nothing is learned before step 30 of a task, and there are 20" in capsys.readouterr().err
+
+
 def test_lists_and_help_know_every_method(capsys):
     assert main(["rl", "list"]) == 0
     listed = capsys.readouterr().out

@@ -152,6 +152,17 @@ def test_episodes_that_never_end_are_noticed(monkeypatch):
         evaluate(Witness(2, 2), endless, 0, 1, 7)
 
 
+def test_a_checkpoint_of_another_agent_is_named(tmp_path):
+    folder = RLRunFolder(tmp_path)
+    folder.prepare(config("naive"), {}, resume=False, force=False)
+    seed = folder.seed(1)
+    seed.path.mkdir()
+    seed.metrics_path.touch()
+    seed.save_checkpoint({"agent": {}, "position": [0, 24], "metrics_size": 0, "seconds": 0.0})
+    with pytest.raises(RunError, match=r"checkpoint.json does not fit this agent .*--force"):
+        execute_rl(tmp_path, 1)
+
+
 def test_a_folder_with_another_run_is_refused(tmp_path):
     folder = RLRunFolder(tmp_path)
     folder.prepare(config("naive"), {}, resume=False, force=False)

@@ -86,6 +86,12 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
     config.make_agent(tasks, config.seeds[0])
     out = known.out or Path("runs") / re.sub(r"[^\w.-]+", "-", f"rl-{config.sequence}-{config.method}")
     RLRunFolder(out).prepare(config, {"task_names": [t.name for t in tasks.tasks]}, resume=known.resume, force=known.force)
+    first = getattr(config.agent, "warmup", 0) or getattr(config.agent, "rollout", 0)
+    if config.protocol.steps < first:
+        print(
+            f"hvcl: note: nothing is learned before step {first} of a task, and there are {config.protocol.steps}",
+            file=sys.stderr,
+        )
     jobs = [Job(out, seed, f"{config.method} seed {seed}") for seed in config.seeds]
     try:
         results = run_seeds(jobs, Console(stderr=True), known.workers, worker=execute_rl)

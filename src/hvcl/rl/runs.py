@@ -176,7 +176,11 @@ class Recorder:
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self.agent.load_state_dict(state["agent"])
+        try:
+            self.agent.load_state_dict(state["agent"])
+        except (KeyError, RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise RunError(f"{self.files.checkpoint_path} does not fit this agent ({reason}): start anew with --force") from None
         self.position = Position(*state["position"])
         self.size, self.seconds_before = state["metrics_size"], state["seconds"]
 
