@@ -40,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return EXIT_INTERRUPTED
+    except OSError as error:  # a folder that cannot be written, a full disk
+        print(f"hvcl: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        return EXIT_USAGE
 
 
 def _dispatch(words: list[str]) -> int:
@@ -139,8 +142,22 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def settings_of(rest: list[str], *configs: type[Any]) -> list[dict[str, Any]]:
-    """Options that are fields of the configurations, from the words that argparse left over."""
+RUN_OPTIONS = (
+    ("--method M", "the method ({method}); {command} list shows all"),
+    ("--seeds 1,2,3", "seeds, each a run of its own (1)"),
+    ("--out DIR", "run folder ({out})"),
+    ("--json", "print the result as one JSON object, the last line"),
+    ("--resume", "go on with the run in the folder"),
+    ("--force", "replace the run in the folder"),
+    ("--workers N", "processes (one per core)"),
+)
+"""What every command that runs something takes, with a text that names what differs."""
+
+
+def settings_of(
+    rest: list[str], *configs: type[Any], command: str = "hvcl run", others: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Options that are fields of the configurations, from the words that argparse left over; `others` are those it knows."""
     from hvcl.configuration import field_types, parse
 
     types = [field_types(config) for config in configs]
@@ -156,9 +173,9 @@ def settings_of(rest: list[str], *configs: type[Any]) -> list[dict[str, Any]]:
         place = next((i for i, kinds in enumerate(types) if field in kinds), None)
         if place is None:
             options = [f"--{n.replace('_', '-')}" for kinds in types for n in kinds]
-            options += ["--method", "--seeds", "--out", "--json", "--resume", "--force", "--workers"]
+            options += [*(option.split()[0] for option, _ in RUN_OPTIONS), *others]
             near = difflib.get_close_matches(f"--{name}", options, n=1)
-            hint = f": did you mean {near[0]}?" if near else " (see hvcl run --method M --help)"
+            hint = f": did you mean {near[0]}?" if near else f" (see {command} --method M --help)"
             raise InputError(f"unknown option --{name}{hint}")
         kind = types[place][field]
         if kind is bool and not equals:
@@ -175,25 +192,22 @@ def settings_of(rest: list[str], *configs: type[Any]) -> list[dict[str, Any]]:
 
 def _print_run_help(method_name: str, *configs: type[Any]) -> None:
     print("usage: hvcl run BENCHMARK [--method M] [--seeds 1,2,3] [--out DIR] [--json] [--resume] [--force] [settings]\n")
-    for name, text in (
-        ("--method M", "the method (hvcl); hvcl list shows all"),
-        ("--seeds 1,2,3", "seeds, each a run of its own (1)"),
-        ("--out DIR", "run folder (runs/BENCHMARK-SCENARIO-METHOD)"),
-        ("--json", "print the result as one JSON object, the last line"),
-        ("--resume", "go on with the run in the folder"),
-        ("--force", "replace the run in the folder"),
-        ("--workers N", "processes (one per core)"),
-    ):
-        print(f"  {name:<24} {text}")
-    print_settings(("stream", f"method {method_name}"), configs)
+    print_options(method="hvcl", command="hvcl", out="runs/BENCHMARK-SCENARIO-METHOD")
+    print_settings(("stream", f"method {method_name}"), configs, " (a benchmark may bring defaults of its own)")
 
 
-def print_settings(titles: Sequence[str], configs: Sequence[type[Any]]) -> None:
+def print_options(**names: str) -> None:
+    """`RUN_OPTIONS` with these names in their texts."""
+    for option, text in RUN_OPTIONS:
+        print(f"  {option:<24} {text.format(**names)}")
+
+
+def print_settings(titles: Sequence[str], configs: Sequence[type[Any]], note: str = "") -> None:
     """The fields of configurations as options, with their help texts and defaults."""
     from hvcl.configuration import describe, field_help, field_types
 
     for title, config in zip(titles, configs, strict=True):
-        print(f"\nsettings of the {title} (a benchmark may bring defaults of its own):")
+        print(f"\nsettings of the {title}{note}:")
         helps, kinds = field_help(config), field_types(config)
         for field in dataclasses.fields(config):
             option = f"--{field.name.replace('_', '-')}"
@@ -285,8 +299,8 @@ def _add_rl(commands: Any) -> None:
         description="One method on a chain of tasks. Give --method M before --help to see M's own settings.",
         add_help=False,
     )
-    rl.add_argument("action", choices=("run", "list", "report"), help="run one, list sequences and methods, or report on runs")
-    rl.add_argument("--sequence", default="classic", help="classic, bullet or mujoco (classic)")
+    rl.add_argument("action", nargs="?", choices=("run", "list", "report"), help="run one, list what there is, report on runs")
+    rl.add_argument("--sequence", default="classic", help="classic, bullet, mujoco, or gymnasium ids with commas (classic)")
     rl.add_argument("--method", default="hvcl-growing", help="name of the method (hvcl-growing); hvcl rl list shows all")
     rl.add_argument("--seeds", default="1", help="seeds, e.g. 1,2,3 (1)")
     rl.add_argument("--out", type=Path, help="run folder (runs/rl-SEQUENCE-METHOD), or the report's file")

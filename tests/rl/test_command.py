@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 import struct
 import zlib
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from hvcl.cli import main
+from hvcl.rl.classic import Reach
 from hvcl.rl.report import load_rl_run, render
 
 RUN = ["rl", "run", "--sequence", "classic", "--workers", "1", "--steps", "20", "--evaluate-every", "10", "--episodes", "1"]
@@ -57,6 +59,30 @@ def test_frames_on_request(runs):
     assert (pixels == (200, 40, 40)).all(2).sum() == 49  # the point
 
 
+def test_a_task_that_cannot_be_rendered_says_why(runs, monkeypatch):
+    def fail(self):
+        raise RuntimeError("no OpenGL\n here")
+
+    monkeypatch.setattr(Reach, "render", fail)
+    assert main(["rl", "report", str(runs / "hvcl"), "--out", str(runs / "frames.html"), "--frames"]) == 0
+    assert "This task cannot be rendered here (no OpenGL here)." in (runs / "frames.html").read_text()
+
+
+def test_runs_of_one_method_are_told_apart(runs, tmp_path):
+    for name in ("one", "other"):
+        shutil.copytree(runs / "hvcl", tmp_path / name)
+    assert main(["rl", "report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "hvcl (one)" in page
+    assert "hvcl (other)" in page
+
+
+def test_a_damaged_configuration_is_named(runs, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({"format": "rl-1", "method": "hvcl"}))
+    assert main(["rl", "report", str(tmp_path)]) == 2
+    assert "config.json is damaged: sequence, seeds" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -66,6 +92,19 @@ def test_frames_on_request(runs):
         (["rl", "run", "--steps", "0"], "at least 1"),
         (["rl", "run", "--seeds", "1,1"], "different"),
         (["rl", "report"], "which runs"),
+        (["rl", "report", "--bogus"], "unknown option --bogus"),
+        (["rl", "list", "bogus"], "'bogus'"),
+        (["rl", "run", "--sequnce", "classic"], "did you mean --sequence"),
+        (["rl", "run", "--frames"], "hvcl rl report DIR --frames"),
+        (["rl", "run", "--sequence", "Pendulum-v1,CartPole-v1"], "CartPole-v1 has actions of kind Discrete"),
+        (["rl", "run", "--sequence", "nosuchmodule:Own-v0"], "nosuchmodule"),
+        (["rl", "run", "--out", "/dev/null/runs"], "directory"),
+        (["rl", "run", "--seeds", "18446744073709551616"], "below 4294967296"),
+        (["rl", "run", "--method", "ewc-ppo", "--hidden", "0"], "hidden"),
+        (["rl", "run", "--method", "ewc-ppo", "--heads", "2"], "heads for 2 tasks"),
+        (["rl", "run", "--method", "hvcl", "--experts", "0"], "experts must be at least 1"),
+        (["rl", "run", "--method", "naive", "--correction", "1.5"], "correction"),
+        (["rl", "run", "--method", "naive", "--capacity", "1000000000000000"], "capacity"),
     ],
 )
 def test_bad_use_is_told_in_one_line(words, message, tmp_path, capsys, monkeypatch):
@@ -75,6 +114,32 @@ def test_bad_use_is_told_in_one_line(words, message, tmp_path, capsys, monkeypat
     assert message in error
     assert len(error.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [["rl"], ["rl", "--help"], ["rl", "list", "--help"], ["rl", "report", "--help"]])
+def test_help_says_what_can_be_done(words, capsys):
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "hvcl rl report DIR" in shown
+    assert "hvcl rl run" in shown
+
+
+def test_a_chain_of_ones_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    own = [*RUN, "--sequence", "Pendulum-v1,MountainCarContinuous-v0"]
+    assert main([*own, "--method", "naive"]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name == "rl-Pendulum-v1-MountainCarContinuous-v0-naive"
+    result = json.loads((folder / "seed-1" / "result.json").read_text())
+    assert result["task_names"] == ["1 Pendulum-v1", "2 MountainCarContinuous-v0"]
+    assert result["average_performance"] == pytest.approx(np.mean(result["returns_at_the_end"]))  # nobody stated references
+    assert main(["rl", "report", str(folder)]) == 0
+    assert "Returns in 2 MountainCarContinuous-v0 over time" in (folder / "report.html").read_text()
+
+
+def test_a_task_that_is_too_short_to_learn_from_is_told(tmp_path, capsys):
+    assert main([*RUN, "--method", "naive", "--warmup", "30", "--out", str(tmp_path / "run")]) == 0
+    assert "nothing is learned before step 30 of a task, and there are 20" in capsys.readouterr().err
 
 
 def test_lists_and_help_know_every_method(capsys):

@@ -1,5 +1,6 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 
@@ -40,6 +41,16 @@ def test_compiled_and_plain_agree(hidden, copies, layout):
     network.requires_grad_(False)
     (alone,) = torch.autograd.grad(network(x), x, grad)
     assert torch.equal(alone, found[0])
+
+
+@compiled
+def test_a_single_row_may_claim_any_stride():
+    network = StackedDense(4, 3, (5,))
+    row = torch.from_numpy(np.random.default_rng(0).random(4, np.float32)[None])  # numpy gives a new axis the stride 0
+    assert row.stride(0) == 0
+    torch.testing.assert_close(network(row), network.plain(row))
+    grads = [torch.autograd.grad(answers(row).sum(), network.weight0)[0] for answers in (network, network.plain)]
+    torch.testing.assert_close(*grads)
 
 
 @compiled

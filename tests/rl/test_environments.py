@@ -67,6 +67,37 @@ def test_spaces_that_are_not_known_are_refused_with_a_reason(make, message):
         Sequence.of([make])
 
 
+class Broken(Probe):
+    """Shows, pays or does what is no number in its second step."""
+
+    def __init__(self, what):
+        super().__init__(box(2), box(1))
+        self.what, self.steps = what, 0
+
+    def step(self, action):
+        self.steps += 1
+        bad = np.nan if self.steps == 2 else 0.0
+        return np.full(2, bad if self.what == "observation" else 0.0), bad if self.what == "reward" else 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("what", ["observation", "reward", "action"])
+def test_what_is_no_number_is_refused_before_anything_learns_from_it(what):
+    environment = Sequence.of([lambda: Broken(what)]).environment(0)
+    environment.reset(seed=0)
+    environment.step(np.zeros(1, np.float32))
+    with pytest.raises(InputError, match=f"Broken.*{what}|{what}.*Broken"):
+        environment.step(np.full(1, np.nan if what == "action" else 0.0, np.float32))
+
+
+def test_what_is_no_environment_is_refused_with_a_reason():
+    with pytest.raises(InputError, match="a function that makes one, got 3"):
+        Sequence.of([3])
+    with pytest.raises(InputError, match="it made 3"):
+        Sequence.of([lambda: 3])
+    with pytest.raises(InputError, match="nosuchmodule"):
+        Sequence.of(["nosuchmodule:Own-v0"])
+
+
 def test_names_that_nobody_knows():
     with pytest.raises(InputError, match="Pendulum-v77"):
         Sequence.of(["Pendulum-v77"])

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from hvcl.errors import InputError, RunError
-from hvcl.rl import Agent, Protocol, Sequence, Task, evaluate, known_methods, run
+from hvcl.rl import Agent, Protocol, Sequence, Task, evaluate, evaluation, known_methods, run
+from hvcl.rl.classic import Reach
 from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl
 from hvcl.runs.record import InterruptedRun
 from hvcl.runs.state import load_state
@@ -142,6 +143,24 @@ def test_killed_at_random_steps_and_resumed_ends_bit_identically(name, tmp_path)
 def test_evaluation_repeats_itself(guess):
     witness = Witness(2, 1)
     assert evaluate(witness, guess, 0, 3, 7) == evaluate(witness, guess, 0, 3, 7)
+
+
+def test_episodes_that_never_end_are_noticed(monkeypatch):
+    monkeypatch.setattr(evaluation, "LONGEST", 50)
+    endless = Sequence.of([Reach])
+    with pytest.raises(InputError, match=r"1 Reach do not end within 50 steps.*TimeLimit"):
+        evaluate(Witness(2, 2), endless, 0, 1, 7)
+
+
+def test_a_checkpoint_of_another_agent_is_named(tmp_path):
+    folder = RLRunFolder(tmp_path)
+    folder.prepare(config("naive"), {}, resume=False, force=False)
+    seed = folder.seed(1)
+    seed.path.mkdir()
+    seed.metrics_path.touch()
+    seed.save_checkpoint({"agent": {}, "position": [0, 24], "metrics_size": 0, "seconds": 0.0})
+    with pytest.raises(RunError, match=r"checkpoint.json does not fit this agent .*--force"):
+        execute_rl(tmp_path, 1)
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path):

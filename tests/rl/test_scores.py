@@ -34,6 +34,11 @@ def test_unfinished_runs_have_no_scores():
         scores.forward_transfer([0.1], [0.1, 0.2])
 
 
+def test_forward_transfer_says_nothing_where_nothing_is_left_to_gain():
+    assert scores.forward_transfer([0.5, 0.9], [0.5, 1.0]) is None
+    assert scores.forward_transfer([0.5, 0.9], [0.5, 1.1]) is None
+
+
 def test_cumulative_above_random_holds_where_returns_are_negative():
     references = [scores.Reference(-100.0, 100.0), scores.Reference(0.0, 10.0)]
     point = scores.Point(2.0, (-90.0, 5.0))

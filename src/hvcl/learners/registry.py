@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hvcl.configuration import configure
-from hvcl.errors import InputError, UnknownNameError
 from hvcl.learners.base import Learner
 from hvcl.problem import Problem
+from hvcl.registry import Registry, first_line
 
 LearnerClass = TypeVar("LearnerClass", bound=type[Learner])
 
@@ -26,7 +26,7 @@ class Method:
     one_pass: bool
 
 
-_METHODS: dict[str, Method] = {}
+_METHODS: Registry[Method] = Registry()
 
 
 def register(name: str, config: type[Any]) -> Callable[[LearnerClass], LearnerClass]:
@@ -36,10 +36,8 @@ def register(name: str, config: type[Any]) -> Callable[[LearnerClass], LearnerCl
     """
 
     def decorate(learner: LearnerClass) -> LearnerClass:
-        if name in _METHODS:
-            raise InputError(f"the method name {name!r} is taken by {_METHODS[name].learner}")
-        description = (learner.__doc__ or "").strip().splitlines()[0] if learner.__doc__ else name
-        _METHODS[name] = Method(name, learner, config, description, learner.needs_all_data, learner.one_pass)
+        told = first_line(learner, name), learner.needs_all_data, learner.one_pass
+        _METHODS[name] = Method(name, learner, config, *told)
         return learner
 
     return decorate
@@ -52,8 +50,6 @@ def known_methods() -> dict[str, Method]:
 
 def method(name: str) -> Method:
     """The method called `name`."""
-    if name not in _METHODS:
-        raise UnknownNameError("method", name, _METHODS)
     return _METHODS[name]
 
 

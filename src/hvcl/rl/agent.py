@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +21,24 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class AgentConfig:
+    """What every agent's networks and returns need."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Units of the hidden layers of actor and critics."""
+    learning_rate: float = 3e-4
+    """Step size of Adam."""
+    discount: float = 0.99
+    """gamma, what a reward one step later is worth."""
+
+    def __post_init__(self) -> None:
+        if not self.hidden or min(self.hidden) < 1:
+            raise InputError(f"hidden must name at least one layer of at least one unit, got {self.hidden}")
+        if not (self.learning_rate > 0 and 0 <= self.discount <= 1):
+            raise InputError("learning_rate must be positive, and discount lie in [0, 1]")
+
+
 class Agent(ABC):
     """Acts, learns from what happens, and is told when a task begins and ends.
 
@@ -34,6 +53,8 @@ class Agent(ABC):
 
     all_tasks_at_once: ClassVar[bool] = False
     """Upper bounds only: every step is taken in all tasks."""
+    most_tasks: int | None = None
+    """Tasks that there is room for, where it is limited."""
 
     def __init__(self, observations: int, actions: int, seed: int) -> None:
         if observations < 1 or actions < 1:

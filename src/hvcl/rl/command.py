@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hvcl.cli import EXIT_INTERRUPTED, parse_seeds, print_settings, settings_of
+from hvcl.cli import EXIT_INTERRUPTED, parse_seeds, print_options, print_settings, settings_of
 from hvcl.errors import InputError
 from hvcl.rl.loop import Protocol
 from hvcl.rl.methods import known_methods, method
@@ -21,15 +22,34 @@ from hvcl.rl.sequences import SEQUENCES, sequence
 from hvcl.runs.engine import Job, run_seeds
 from hvcl.runs.record import InterruptedRun
 
+USAGE = """usage: hvcl rl list [--json]
+       hvcl rl run [--sequence S] [--method M] [--steps N] [--seeds 1,2] [--out DIR] [--resume] [--force] [settings]
+       hvcl rl report DIR... [--out FILE] [--frames]
+"""
+EXAMPLE = """
+for example
+  hvcl rl run --method hvcl-growing --steps 5000 --out runs/growing    the small chain, classic
+  hvcl rl run --method ewc --help                                      every setting of a method
+  hvcl rl run --sequence Pendulum-v1,MountainCarContinuous-v0          a chain of one's own
+  hvcl rl report runs/growing --frames                                 one HTML page"""
+
 
 def run_command(known: argparse.Namespace, rest: list[str]) -> int:
     """hvcl rl: returns the exit code."""
+    if known.action is None or (known.help and known.action != "run"):
+        print(USAGE + EXAMPLE)
+        return 0
     if known.action == "list":
+        if rest:
+            raise InputError(f"unknown argument {rest[0]!r} (see hvcl rl --help)")
         return _list(known.json)
     if known.action == "report":
-        folders = [Path(word) for word in rest]
-        if not folders or any(word.startswith("--") for word in rest):
+        unknown = next((word for word in rest if word.startswith("-")), None)
+        if unknown:
+            raise InputError(f"unknown option {unknown}: hvcl rl report DIR... [--out FILE] [--frames]")
+        if not rest:
             raise InputError("which runs? hvcl rl report DIR... [--out FILE] [--frames]")
+        folders = [Path(word) for word in rest]
         print(f"report: {write_rl_report(folders, known.out or folders[0] / 'report.html', known.frames)}")
         return 0
     return _run(known, rest)
@@ -51,17 +71,27 @@ def _list(as_json: bool) -> int:
 def _run(known: argparse.Namespace, rest: list[str]) -> int:
     config_class = method(known.method).config
     if known.help:
-        print("usage: hvcl rl run --sequence S --method M [--steps N] [--seeds 1,2] [--out DIR] [--resume] [--force] [settings]")
+        print(USAGE)
+        print(f"  {'--sequence S':<24} {', '.join(SEQUENCES)}, or gymnasium ids with commas between them (classic)")
+        print_options(method="hvcl-growing", command="hvcl rl", out="runs/rl-SEQUENCE-METHOD")
         print_settings(("protocol", f"method {known.method}"), (Protocol, config_class))
         return 0
+    if known.frames:
+        raise InputError("--frames is for the report: hvcl rl report DIR --frames")
     if known.workers is not None and known.workers < 1:
         raise InputError(f"--workers must be at least 1, got {known.workers}")
-    protocol, agent = settings_of(rest, Protocol, config_class)
+    protocol, agent = settings_of(rest, Protocol, config_class, command="hvcl rl run", others=("--sequence",))
     config = RLConfig.make(known.sequence, known.method, parse_seeds(known.seeds), protocol, agent)
     tasks = sequence(config.sequence)  # what is missing is noticed before anything is written
     config.make_agent(tasks, config.seeds[0])
-    out = known.out or Path("runs") / f"rl-{config.sequence}-{config.method}"
+    out = known.out or Path("runs") / re.sub(r"[^\w.-]+", "-", f"rl-{config.sequence}-{config.method}")
     RLRunFolder(out).prepare(config, {"task_names": [t.name for t in tasks.tasks]}, resume=known.resume, force=known.force)
+    first = getattr(config.agent, "warmup", 0) or getattr(config.agent, "rollout", 0)
+    if config.protocol.steps < first:
+        print(
+            f"hvcl: note: nothing is learned before step {first} of a task, and there are {config.protocol.steps}",
+            file=sys.stderr,
+        )
     jobs = [Job(out, seed, f"{config.method} seed {seed}") for seed in config.seeds]
     try:
         results = run_seeds(jobs, Console(stderr=True), known.workers, worker=execute_rl)

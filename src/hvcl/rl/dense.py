@@ -85,7 +85,8 @@ class _Call:
         of_sizes = (ctypes.c_int64 * len(sizes))(*sizes)
         addresses = _addresses(parameters)
         self.kept = x, of_sizes, addresses
-        chain.rows, chain.stride, chain.x, chain.hidden = rows, x.stride(0), x.data_ptr(), self.hidden.data_ptr()
+        apart = x.stride(0) if rows > 1 else sizes[0]  # a single row may claim any stride, even when it is contiguous
+        chain.rows, chain.stride, chain.x, chain.hidden = rows, apart, x.data_ptr(), self.hidden.data_ptr()
         chain.sizes, chain.parameters = ctypes.addressof(of_sizes), ctypes.addressof(addresses)
         chain.answers = answers.data_ptr()
         self.kernels.chain_forward(ctypes.byref(chain))

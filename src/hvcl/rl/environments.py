@@ -7,6 +7,7 @@ them. Which ones it reads is its `mask`: what is not read must not count in log-
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,12 +49,14 @@ class Spaces:
 class Padded(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment seen through common spaces: observations ``[D]`` filled up with zeros, actions in [-1, 1]^A.
 
-    The first actions are clipped and scaled to the environment's own range; the others are not read.
+    The first actions are clipped and scaled to the environment's own range; the others are not read. Observations, rewards and
+    actions that are not finite numbers raise an `InputError`: one of them would spoil everything that is learned afterwards.
     """
 
     def __init__(self, environment: gymnasium.Env[Any, Any], observations: int, actions: int) -> None:
         super().__init__(environment)
         own = spaces_of(environment)
+        self._name = name_of(environment)
         space = environment.action_space
         assert isinstance(space, gymnasium.spaces.Box)
         self._seen, self._read = own.observations, own.actions
@@ -71,12 +74,21 @@ class Padded(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """One step with the actions that the environment reads."""
         own = self._centre + self._half * np.clip(action[: self._read], -1.0, 1.0)
+        if not np.isfinite(own).all():
+            raise InputError(
+                f"the agent's actions in {self._name} are not numbers any more: its networks have diverged, "
+                "try a smaller learning_rate"
+            )
         observation, reward, terminated, truncated, info = self.env.step(own.reshape(self._shape).astype(np.float32))
+        if not math.isfinite(reward):
+            raise InputError(f"{self._name} gave the reward {reward}: rewards must be finite numbers")
         return self._pad(observation), float(reward), bool(terminated), bool(truncated), info
 
     def _pad(self, observation: Any) -> Array:
         padded = np.zeros(self.observation_space.shape or (), np.float32)
         padded[: self._seen] = np.asarray(observation, np.float32).reshape(-1)
+        if not np.isfinite(padded).all():
+            raise InputError(f"{self._name} shows observations that are not finite numbers: {observation}")
         return padded
 
 
@@ -111,11 +123,7 @@ class Sequence:
     @classmethod
     def of(cls, environments: Iterable[Make | str], name: str = "own") -> Sequence:
         """A sequence of one's own: gymnasium ids, or functions that make an environment; spaces are padded as needed."""
-        tasks = []
-        for number, given in enumerate(environments):
-            label = given if isinstance(given, str) else getattr(given, "__name__", "task")
-            tasks.append(Task(f"{number + 1} {label}", _maker(given)))
-        return cls(name, tuple(tasks))
+        return cls(name, own_tasks(environments))
 
     def environment(self, task: int) -> Padded:
         """A new environment of one task in the common spaces."""
@@ -131,9 +139,27 @@ class Sequence:
         return gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=mode)
 
 
+def own_tasks(environments: Iterable[Make | str]) -> tuple[Task, ...]:
+    """Tasks of one's own, none of them made yet. There are no references for them: their performance is their return."""
+    tasks = []
+    for number, given in enumerate(environments):
+        if not isinstance(given, str) and not callable(given):
+            raise InputError(f"a task is the id of a gymnasium environment or a function that makes one, got {given!r}")
+        label = given if isinstance(given, str) else getattr(given, "__name__", "task")
+        tasks.append(Task(f"{number + 1} {label}", _maker(given)))
+    return tuple(tasks)
+
+
+def name_of(environment: gymnasium.Env[Any, Any]) -> str:
+    """What to call an environment in messages."""
+    return environment.spec.id if environment.spec is not None else type(environment.unwrapped).__name__
+
+
 def spaces_of(environment: gymnasium.Env[Any, Any]) -> Spaces:
     """The sizes of an environment's spaces; `InputError` for spaces that are not vectors of numbers."""
-    name = environment.spec.id if environment.spec is not None else type(environment.unwrapped).__name__
+    if not isinstance(environment, gymnasium.Env):
+        raise InputError(f"a task's function must make a gymnasium environment, it made {environment!r}")
+    name = name_of(environment)
     observation, action = environment.observation_space, environment.action_space
     if not isinstance(action, gymnasium.spaces.Box):
         raise InputError(f"{name} has actions of kind {type(action).__name__}: SAC and PPO here need continuous ones (a Box)")
@@ -158,7 +184,7 @@ def _maker(given: Make | str) -> Make:
             return gymnasium.make(name)
         except gymnasium.error.DependencyNotInstalled as error:
             raise InputError(f"{name} needs a package that is not installed ({error})") from None
-        except gymnasium.error.Error as error:
+        except (gymnasium.error.Error, ModuleNotFoundError) as error:
             raise InputError(f"gymnasium cannot make {name!r}: {' '.join(str(error).split())}") from None
 
     return make

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hvcl.errors import InputError
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import Array, Sequence
 
 USAGE_OBSERVATIONS = 1_000
 """Observations of a task from which the use of experts is read, at most."""
+
+LONGEST = 100_000
+"""Steps after which an episode is taken never to end."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,11 @@ def evaluate(agent: Agent, sequence: Sequence, task: int, episodes: int, *place:
     current: dict[int, Array] = {i: environment.reset(seed=seed)[0] for i, (environment, seed) in enumerate(starts)}
     returns = [0.0] * episodes
     seen: list[Array] = []
-    rows = 0
+    rows = steps = 0
     while current:
+        if (steps := steps + 1) > LONGEST:
+            name = sequence.tasks[task].name
+            raise InputError(f"episodes of {name} do not end within {LONGEST} steps: wrap it in gymnasium.wrappers.TimeLimit")
         observations = np.stack(list(current.values()))
         if rows < USAGE_OBSERVATIONS:
             seen.append(observations)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import os
 import struct
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from hvcl.errors import RunError
+from hvcl.rl.agent import Agent
+from hvcl.rl.environments import Array, Sequence
 from hvcl.rl.runs import RLRunFolder
 from hvcl.rl.sequences import sequence
 
@@ -20,46 +23,73 @@ LONGEST = 1_000
 """Steps of an episode that are looked at."""
 
 
-def frames_of(folder: Path, count: int = 6) -> list[tuple[str, list[str]]]:
-    """For each task, `count` pictures of one episode of the first finished seed's agent, as data URIs.
+@dataclass(frozen=True)
+class Strip:
+    """What an agent does in one task."""
 
-    None where there is no renderer: gymnasium's own tasks need pygame.
-    """
+    task: str
+    pictures: list[str]
+    """Data URIs, in the order of time."""
+    reason: str = ""
+    """Why there are none: gymnasium's own tasks need pygame, MuJoCo needs OpenGL."""
+
+
+def frames_of(folder: Path, count: int = 6) -> list[Strip]:
+    """For each task, `count` pictures of one episode of the first finished seed's agent."""
     run = RLRunFolder(folder)
     config = run.settings()
     done = [seed for seed in config.seeds if run.seed(seed).result() is not None]
     checkpoint = run.seed(done[0]).load_checkpoint() if done else None
     if checkpoint is None:
-        raise RunError(f"{folder} has no finished seed to take pictures of")
+        raise RunError(f"{folder} has no finished seed to take pictures of: report without --frames, or finish it with --resume")
+    if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL")):
+        os.environ["MUJOCO_GL"] = "egl"  # MuJoCo would look for a window, and end the whole process where there is none
     tasks = sequence(config.sequence)
     agent = config.make_agent(tasks, done[0])
     agent.load_state_dict(checkpoint["agent"])
     strips = []
     for number, task in enumerate(tasks.tasks):
-        environment = tasks.environment(number)
-        pictures: list[NDArray[np.uint8]] = []
-        observation, _ = environment.reset(seed=done[0])
-        over = False
-        while not over and len(pictures) < LONGEST:
-            picture = _picture(environment.unwrapped)
-            if picture is None:
-                break
-            pictures.append(picture)
-            observation, _, terminated, truncated, _ = environment.step(agent.predict(observation[None], number)[0])
-            over = terminated or truncated
-        environment.close()
-        chosen = np.linspace(0, len(pictures) - 1, min(count, len(pictures))).astype(int)
-        strips.append((task.name, [data_uri(pictures[i]) for i in chosen]))
+        actions = _episode(agent, tasks, number, done[0])
+        try:
+            pictures = _pictures(tasks, number, done[0], actions, count)
+        except Exception as error:  # every renderer has errors of its own
+            reason = " ".join(str(error).split()) or type(error).__name__
+            strips.append(Strip(task.name, [], reason))
+        else:
+            strips.append(Strip(task.name, [data_uri(picture) for picture in pictures]))
     return strips
 
 
-def _picture(environment: Any) -> NDArray[np.uint8] | None:
-    environment.render_mode = "rgb_array"
+def _episode(agent: Agent, tasks: Sequence, task: int, seed: int) -> list[Array]:
+    """What the agent does in one episode."""
+    environment = tasks.environment(task)
+    observation, _ = environment.reset(seed=seed)
+    actions: list[Array] = []
+    over = False
+    while not over and len(actions) < LONGEST:
+        actions.append(agent.predict(observation[None], task)[0])
+        observation, _, terminated, truncated, _ = environment.step(actions[-1])
+        over = terminated or truncated
+    environment.close()
+    return actions
+
+
+def _pictures(tasks: Sequence, task: int, seed: int, actions: list[Array], count: int) -> list[NDArray[np.uint8]]:
+    """Pictures of the same episode once more, evenly over it: rendering takes longer than everything else."""
+    environment = tasks.environment(task)
+    inner: Any = environment.unwrapped
+    inner.render_mode = "rgb_array"
+    wanted = set(np.linspace(0, len(actions) - 1, min(count, len(actions))).astype(int).tolist())
+    pictures = []
     try:
-        picture = environment.render()
-    except (NotImplementedError, gymnasium.error.Error):
-        return None
-    return None if picture is None else np.asarray(picture, np.uint8)
+        environment.reset(seed=seed)
+        for step, action in enumerate(actions):
+            if step in wanted:
+                pictures.append(np.asarray(inner.render(), np.uint8))
+            environment.step(action)
+    finally:
+        environment.close()
+    return pictures
 
 
 def data_uri(picture: NDArray[np.uint8]) -> str:

@@ -84,6 +84,7 @@ def run(
     position: Position | None = None,
 ) -> None:
     """All tasks of the sequence, from `position` on. `on_stage` gets what a stage brought and where the next one begins."""
+    check_room(agent, sequence)
     every = tuple(range(len(sequence.tasks)))
     phases = [every] if agent.all_tasks_at_once else [(task,) for task in every]
     position = position or Position()
@@ -104,6 +105,14 @@ def run(
             outcomes[task] = evaluate(agent, sequence, task, episodes, seed, EVALUATION, phase, step)
         position = Position(phase + 1, 0) if finished else Position(phase, step)
         on_stage(Stage(phase, step, finished, training, terms, outcomes), position)
+
+
+def check_room(agent: Agent, sequence: Sequence) -> None:
+    """Raise `InputError` if the sequence has more tasks than the agent has room for."""
+    if agent.most_tasks is not None and len(sequence.tasks) > agent.most_tasks:
+        raise InputError(
+            f"there are heads for {agent.most_tasks} tasks, and {sequence.name} has {len(sequence.tasks)}: set heads"
+        )
 
 
 def play(

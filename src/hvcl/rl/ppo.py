@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hvcl.errors import InputError
 from hvcl.learners.random import RandomState
-from hvcl.rl.agent import Agent, State
+from hvcl.rl.agent import Agent, AgentConfig, State
 from hvcl.rl.dense import StackedDense
 from hvcl.rl.environments import Array
 from hvcl.rl.part import Part, Terms
@@ -34,15 +34,9 @@ _LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(AgentConfig):
     """Proximal policy optimisation with a head for every task."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    """Units of the hidden layers of actor and critic."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    discount: float = 0.99
-    """gamma, what a reward one step later is worth."""
     trace: float = 0.95
     """lambda of the advantage estimation."""
     clip: float = 0.2
@@ -57,10 +51,11 @@ class PPOConfig:
     """Tasks that there is room for."""
 
     def __post_init__(self) -> None:
-        if min(self.rollout, self.epochs, self.batch_size, self.heads) < 1 or not self.hidden:
-            raise InputError("rollout, epochs, batch_size and heads must be at least 1, and hidden name a layer")
-        if not (self.learning_rate > 0 and 0 <= self.discount <= 1 and 0 <= self.trace <= 1 and self.clip > 0):
-            raise InputError("learning_rate and clip must be positive, discount and trace lie in [0, 1]")
+        super().__post_init__()
+        if min(self.rollout, self.epochs, self.batch_size, self.heads) < 1:
+            raise InputError("rollout, epochs, batch_size and heads must be at least 1")
+        if not (0 <= self.trace <= 1 and self.clip > 0):
+            raise InputError("trace must lie in [0, 1], and clip be positive")
 
 
 class PPO(Agent):
@@ -77,6 +72,7 @@ class PPO(Agent):
             self.critic = self.make_part(observations, config.heads)
         with torch.no_grad():  # policies start near zero: what is clipped teaches nothing
             list(self.actor.network.parameters())[-2].mul_(0.01)
+        self.most_tasks = config.heads
         self.task = 0
         self.task_steps, self.step = 1, 0
         self.recent: list[Tensor] = []

@@ -61,8 +61,11 @@ class PrioritizedReplay:
         self._sizes = [observations, actions, 1, observations, 1, actions]
         ends = np.cumsum(self._sizes)
         self._parts = [slice(int(end - size), int(end)) for size, end in zip(self._sizes, ends, strict=True)]
-        self._rows = np.empty((capacity, int(ends[-1])), np.float32)
-        self._tree = SumTree(capacity)
+        try:
+            self._rows = np.empty((capacity, int(ends[-1])), np.float32)
+            self._tree = SumTree(capacity)
+        except (MemoryError, ValueError):  # numpy's ValueError: more than an address can name
+            raise InputError(f"a replay of {capacity} transitions does not fit into memory: choose a smaller capacity") from None
         self._random = np.random.Generator(np.random.PCG64(seed))
         self._next = 0
         self._highest = 1.0

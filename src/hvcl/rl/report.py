@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from markupsafe import Markup
 from hvcl.errors import RunError
 from hvcl.report.charts import Axis, Point, Series, line_chart, nice_axis
 from hvcl.rl import scores
-from hvcl.rl.frames import frames_of
+from hvcl.rl.frames import Strip, frames_of
 from hvcl.rl.runs import FORMAT, points_of
-from hvcl.rl.sequences import SEQUENCES
+from hvcl.rl.sequences import tasks_of
 from hvcl.runs.folder import RunFolder
 from hvcl.runs.state import read_json, write_atomically
 
@@ -40,6 +41,8 @@ class RLRun:
     """Of every seed that has begun."""
     results: list[dict[str, Any]]
     """Of every seed that has finished."""
+    label: str
+    """What it is called on the page."""
 
 
 def load_rl_run(folder: Path) -> RLRun:
@@ -47,13 +50,16 @@ def load_rl_run(folder: Path) -> RLRun:
     config = read_json(folder / "config.json")
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise RunError(f"{folder} holds no run of reinforcement learning: for others there is hvcl report")
+    missing = [name for name in ("sequence", "method", "seeds", "protocol", "agent", "task_names") if name not in config]
+    if missing:
+        raise RunError(f"{folder / 'config.json'} is damaged: {', '.join(missing)} missing")
     seeds = [RunFolder(folder).seed(seed) for seed in config["seeds"]]
     begun = [seed.evaluations() for seed in seeds if seed.metrics_path.exists()]
     results = [result for seed in seeds if (result := seed.result()) is not None]
     settings = {**config["protocol"], **config["agent"]}
-    scales = [[task.low, task.high] for task in SEQUENCES[config["sequence"]][0]()]
+    scales = [[task.low, task.high] for task in tasks_of(config["sequence"])]
     names = config["method"], config["sequence"], config["task_names"]
-    return RLRun(*names, scales, settings, [e for e in begun if e], results)
+    return RLRun(*names, scales, settings, [e for e in begun if e], results, config["method"])
 
 
 def write_rl_report(folders: Sequence[Path], output: Path, frames: bool = False) -> Path:
@@ -64,16 +70,22 @@ def write_rl_report(folders: Sequence[Path], output: Path, frames: bool = False)
     found = [p for folder in folders for p in (folder, *sorted(folder.glob("*"))) if (p / "config.json").is_file()]
     if not found:
         raise RunError(f"no run in {', '.join(map(str, folders))}: a run folder holds a config.json")
-    runs = [load_rl_run(folder) for folder in dict.fromkeys(found)]
+    folders = list(dict.fromkeys(found))
+    runs = [load_rl_run(folder) for folder in folders]
+    counts = Counter(run.method for run in runs)
+    runs = [  # several runs of one method are told apart by their folders
+        replace(run, label=f"{run.method} ({folder.name})" if counts[run.method] > 1 else run.method)
+        for run, folder in zip(runs, folders, strict=True)
+    ]
     if len({run.sequence for run in runs}) > 1:
         raise RunError("these runs are on different sequences of tasks: report on those of one sequence at a time")
     output.parent.mkdir(parents=True, exist_ok=True)
-    pictures = [(run.method, frames_of(folder)) for run, folder in zip(runs, dict.fromkeys(found), strict=True)] if frames else []
+    pictures = [(run.label, frames_of(folder)) for run, folder in zip(runs, folders, strict=True)] if frames else []
     write_atomically(output, render(runs, pictures).encode())
     return output
 
 
-def render(runs: Sequence[RLRun], pictures: Sequence[tuple[str, list[tuple[str, list[str]]]]] = ()) -> str:
+def render(runs: Sequence[RLRun], pictures: Sequence[tuple[str, list[Strip]]] = ()) -> str:
     """The page; `pictures` are methods with the pictures of each task."""
     first = runs[0]
     styles = [f"series-{n % COLOURS + 1} dashes-{n // COLOURS % 3}" for n in range(len(runs))]
@@ -87,7 +99,7 @@ def render(runs: Sequence[RLRun], pictures: Sequence[tuple[str, list[tuple[str, 
     for run in runs:
         cells = [over([r[name] for r in run.results]) for name in names] + [transfer(run)]
         ends = [over([r["returns_at_the_end"][k] for r in run.results], 0) for k in range(len(run.tasks))]
-        rows.append((run.method, len(run.results), cells, ends))
+        rows.append((run.label, len(run.results), cells, ends))
     environment = Environment(loader=PackageLoader("hvcl.report", ""), autoescape=True, undefined=StrictUndefined)
     return environment.get_template("rl.html").render(
         title=f"Continual reinforcement learning: {first.sequence}",
@@ -96,13 +108,13 @@ def render(runs: Sequence[RLRun], pictures: Sequence[tuple[str, list[tuple[str, 
         script=_asset("page.js"),
         tasks=first.tasks,
         rows=rows,
-        legend=list(zip([run.method for run in runs], styles, strict=True)),
+        legend=list(zip([run.label for run in runs], styles, strict=True)),
         cumulative=_cumulative_chart(runs, styles),
         performance=_performance_chart(runs, styles),
         returns=[(task, _return_chart(runs, styles, k)) for k, task in enumerate(first.tasks)],
         pictures=pictures,
-        usage=[(run.method, table) for run in runs if (table := _usage(run))],
-        settings=[(run.method, sorted(run.settings.items())) for run in runs],
+        usage=[(run.label, table) for run in runs if (table := _usage(run))],
+        settings=[(run.label, sorted(run.settings.items())) for run in runs],
     )
 
 
@@ -146,7 +158,7 @@ def _cumulative_chart(runs: Sequence[RLRun], styles: Sequence[str]) -> Markup:
             points = [scores.Point(time, tuple(values)) for time, *values in result["curve"]]
             found = {p.time: scores.cumulative(p, references, result["returns_when_learned"]) for p in points}
             curves.append({time: value for time, value in found.items() if value is not None})
-        series.append(_series(run.method, style, curves))
+        series.append(_series(run.label, style, curves))
     return _chart(series, len(runs[0].tasks), (960, 340), "Cumulative normalised reward J over time", True)
 
 
@@ -155,7 +167,7 @@ def _performance_chart(runs: Sequence[RLRun], styles: Sequence[str]) -> Markup:
     for run, style in zip(runs, styles, strict=True):
         references = [scores.Reference(*pair) for pair in run.references]
         curves = [{p.time: scores.cumulative_performance(p, references) for p in points_of(log)} for log in run.evaluations]
-        series.append(_series(run.method, style, curves))
+        series.append(_series(run.label, style, curves))
     return _chart(series, len(runs[0].tasks), (960, 260), "Sum of performances over time", True)
 
 
@@ -166,7 +178,7 @@ def _return_chart(runs: Sequence[RLRun], styles: Sequence[str], task: int) -> Ma
             {point.time: value for point in points_of(log) if (value := point.returns[task]) is not None}
             for log in run.evaluations
         ]
-        series.append(_series(run.method, style, curves))
+        series.append(_series(run.label, style, curves))
     name = runs[0].tasks[task]
     return _chart(series, len(runs[0].tasks), (380, 260), f"Returns in {name} over time", False)
 

@@ -18,7 +18,7 @@ from hvcl.errors import InputError, RunError
 from hvcl.rl import scores
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import Sequence
-from hvcl.rl.loop import Position, Protocol, Stage, run
+from hvcl.rl.loop import Position, Protocol, Stage, check_room, run
 from hvcl.rl.methods import method
 from hvcl.rl.sequences import sequence
 from hvcl.runs.configuration import check_seeds, environment
@@ -53,7 +53,9 @@ class RLConfig:
 
     def make_agent(self, tasks: Sequence, seed: int) -> Agent:
         """The agent of one seed, new."""
-        return method(self.method).agent(tasks.observations, tasks.actions, self.agent, seed)
+        agent = method(self.method).agent(tasks.observations, tasks.actions, self.agent, seed)
+        check_room(agent, tasks)
+        return agent
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -174,7 +176,11 @@ class Recorder:
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self.agent.load_state_dict(state["agent"])
+        try:
+            self.agent.load_state_dict(state["agent"])
+        except (KeyError, RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise RunError(f"{self.files.checkpoint_path} does not fit this agent ({reason}): start anew with --force") from None
         self.position = Position(*state["position"])
         self.size, self.seconds_before = state["metrics_size"], state["seconds"]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hvcl.errors import InputError
 from hvcl.learners.random import RandomState
-from hvcl.rl.agent import Agent, State
+from hvcl.rl.agent import Agent, AgentConfig, State
 from hvcl.rl.dense import StackedDense
 from hvcl.rl.environments import Array
 from hvcl.rl.losses import soft_value_loss, weighted_squares
@@ -34,15 +34,9 @@ FISHER_EXAMPLES = 1_000
 
 
 @dataclass(frozen=True)
-class SACConfig:
+class SACConfig(AgentConfig):
     """Soft actor-critic; the paper's values where it states them."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    """Units of the hidden layers of actor and critics."""
-    learning_rate: float = 3e-4
-    """Step size of Adam, for actor, critics and temperature."""
-    discount: float = 0.99
-    """gamma, what a reward one step later is worth."""
     tau: float = 0.005
     """How far the target critics follow in one update."""
     batch_size: int = 256
@@ -61,10 +55,9 @@ class SACConfig:
     """Keep the transitions of earlier tasks at a switch, where the default empties the replay."""
 
     def __post_init__(self) -> None:
-        if not self.hidden or min(self.hidden) < 1:
-            raise InputError(f"hidden must name at least one layer of at least one unit, got {self.hidden}")
-        if not (self.learning_rate > 0 and 0 <= self.discount <= 1 and 0 < self.tau <= 1 and self.updates_per_step >= 0):
-            raise InputError("learning_rate must be positive, discount in [0, 1], tau in (0, 1], updates_per_step at least 0")
+        super().__post_init__()
+        if not (0 < self.tau <= 1 and self.updates_per_step >= 0 and 0 <= self.correction <= 1):
+            raise InputError("tau must lie in (0, 1], correction in [0, 1], and updates_per_step be at least 0")
         if self.batch_size < 1 or self.warmup < 0:
             raise InputError("batch_size must be at least 1 and warmup at least 0")
 

@@ -87,10 +87,15 @@ def learning_area(points: Values[Point], task: int, reference: Reference) -> flo
     return _mean([reference.performance(_there(value)) for value in values])
 
 
-def forward_transfer(areas: Values[float], scratch: Values[float]) -> float:
-    """How much faster tasks were learned than from scratch; both lists hold AUC_i for every task."""
+def forward_transfer(areas: Values[float], scratch: Values[float]) -> float | None:
+    """How much faster tasks were learned than from scratch; both lists hold AUC_i for every task.
+
+    None where a task is learned perfectly from scratch (AUC of 1, or above the reference): there is nothing left to gain.
+    """
     if len(areas) != len(scratch):
         raise InputError(f"forward transfer compares the same tasks, got {len(areas)} and {len(scratch)}")
+    if max(scratch, default=0.0) >= 1:
+        return None
     return _mean([(area - base) / (1 - base) for area, base in zip(areas, scratch, strict=True)])
 
 

@@ -1,8 +1,10 @@
-"""Chains of tasks by name: `classic`, `bullet`, `mujoco`."""
+"""Chains of tasks by name: `classic`, `bullet`, `mujoco`, or gymnasium ids with commas between them."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,14 +14,20 @@ import gymnasium
 from hvcl.errors import InputError, UnknownNameError
 from hvcl.rl.bullet import make_bullet
 from hvcl.rl.classic import make_cartpole, make_pendulum, make_reach
-from hvcl.rl.environments import Sequence, Task
+from hvcl.rl.environments import Sequence, Task, own_tasks
 
 
 def make_mujoco(name: str) -> gymnasium.Env[Any, Any]:
     """A MuJoCo task, version 5; `InputError` if MuJoCo is not installed."""
     if importlib.util.find_spec("mujoco") is None:
         raise InputError(f"{name} needs MuJoCo: install it with pip install 'hvcl[mujoco]'")
-    return gymnasium.make(f"{name}-v5", **MUJOCO[name])
+    mujoco: Any = importlib.import_module("mujoco")
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)  # gymnasium's own files use deprecated words: two lines and a log each time
+    try:
+        return gymnasium.make(f"{name}-v5", **MUJOCO[name])
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 MUJOCO: dict[str, dict[str, Any]] = {
@@ -70,8 +78,16 @@ SEQUENCES: dict[str, tuple[Callable[[], tuple[Task, ...]], str]] = {
 """Every named chain, with one line about it."""
 
 
+def tasks_of(name: str) -> tuple[Task, ...]:
+    """The tasks of the chain called `name`, or with these gymnasium ids; none of them is made yet."""
+    if name in SEQUENCES:
+        return SEQUENCES[name][0]()
+    ids = [word.strip() for word in name.split(",") if word.strip()]
+    if len(ids) > 1 or re.search(r"-v\d+$", name):
+        return own_tasks(ids)
+    raise UnknownNameError("sequence", name, [*SEQUENCES, "gymnasium ids such as Pendulum-v1,MountainCarContinuous-v0"])
+
+
 def sequence(name: str) -> Sequence:
-    """The chain called `name`."""
-    if name not in SEQUENCES:
-        raise UnknownNameError("sequence", name, SEQUENCES)
-    return Sequence(name, SEQUENCES[name][0]())
+    """The chain called `name`, or one of gymnasium ids, e.g. ``sequence("Pendulum-v1,MountainCarContinuous-v0")``."""
+    return Sequence(name, tasks_of(name))

@@ -20,10 +20,14 @@ FORMAT = 1
 """Version of the run folder's layout."""
 
 
+SEEDS = 2**32
+"""Seeds that every random generator takes."""
+
+
 def check_seeds(seeds: tuple[int, ...]) -> None:
-    """Raise `InputError` unless these are different whole numbers, at least one of them, none negative."""
-    if not seeds or len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
-        raise InputError(f"seeds must be different whole numbers, at least 0, got {list(seeds)}")
+    """Raise `InputError` unless these are different whole numbers, at least one of them, none negative or too large."""
+    if not seeds or len(set(seeds)) != len(seeds) or any(not 0 <= seed < SEEDS for seed in seeds):
+        raise InputError(f"seeds must be different whole numbers, at least 0 and below {SEEDS}, got {list(seeds)}")
 
 
 @dataclass(frozen=True)

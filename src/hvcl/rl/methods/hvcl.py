@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hvcl.errors import InputError
 from hvcl.layers import consolidate, variational_modules
 from hvcl.objective import Objective
 from hvcl.objective.objective import PER_DATA_SET
@@ -47,6 +48,11 @@ class HVCLSACConfig(SACConfig):
     """w_cond, weight of H(M|X): positive values make the gates certain."""
     diversity: float = 0.001
     """w_div, weight of the log determinant of the experts' kernel matrix."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.experts < 1:
+            raise InputError(f"experts must be at least 1, got {self.experts}")
 
 
 class HVCLPart(Part):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hvcl.configuration import configure
-from hvcl.errors import UnknownNameError
+from hvcl.registry import Registry, first_line
 from hvcl.rl.agent import Agent
 
 AgentClass = TypeVar("AgentClass", bound=type[Agent])
@@ -23,14 +23,14 @@ class Method:
     description: str
 
 
-_METHODS: dict[str, Method] = {}
+_METHODS: Registry[Method] = Registry()
 
 
 def register(name: str, config: type[Any]) -> Callable[[AgentClass], AgentClass]:
     """Class decorator: make an agent known by `name`. Its constructor takes (observations, actions, config, seed)."""
 
     def decorate(agent: AgentClass) -> AgentClass:
-        _METHODS[name] = Method(name, agent, config, (agent.__doc__ or name).strip().splitlines()[0])
+        _METHODS[name] = Method(name, agent, config, first_line(agent, name))
         return agent
 
     return decorate
@@ -43,8 +43,6 @@ def known_methods() -> dict[str, Method]:
 
 def method(name: str) -> Method:
     """The method called `name`."""
-    if name not in _METHODS:
-        raise UnknownNameError("method", name, _METHODS)
     return _METHODS[name]
 
 
