@@ -15,14 +15,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("svg")
-
-import matplotlib.pyplot as plt
-
 from hvcl.rl import scores
 from hvcl.rl.report import over, transfer_of
+from hvcl.runs.state import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "rl" / "README.md"
@@ -64,6 +59,11 @@ def line(axes: Any, curves: list[dict[float, float]], colour: str, label: str) -
 
 
 def draw(found: dict[str, dict[str, Any]], target: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
     names = next(iter(found.values()))["results"][0]["task_names"]
     plt.rcParams.update({"svg.hashsalt": "hvcl", "font.family": "sans-serif", "axes.edgecolor": "#8b9099", "text.color": INK})
     figure = plt.figure(figsize=(11, 6.4), layout="constrained", facecolor="white")
@@ -139,13 +139,15 @@ def fill(text: str, mark: str, content: str) -> str:
     return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
 
 
+def page(found: dict[str, dict[str, Any]]) -> str:
+    """docs/rl/README.md with the tables that belong to what was found."""
+    return fill(fill(PAGE.read_text(), "against stable-baselines3", peer_table()), "chain", chain_table(found))
+
+
 def main() -> None:
     found = documents()
-    text = fill(PAGE.read_text(), "against stable-baselines3", peer_table())
-    if found:
-        text = fill(text, "chain", chain_table(found))
-        draw(found, PAGE.with_name("bullet.svg"))
-    PAGE.write_text(text)
+    draw(found, PAGE.with_name("bullet.svg"))
+    write_atomically(PAGE, page(found).encode())
 
 
 if __name__ == "__main__":
