@@ -23,12 +23,16 @@ def done(path=OUTPUT):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+MARGIN = 0.001
+"""Half of a look's standard error: what is better by less is not better."""
+
+
 def best(records):
-    """The look with the highest score of each benchmark and method, the first of equals."""
+    """The look with the highest score of each benchmark and method, the first of those that are as good as equal."""
     found = {}
     for record in records:
         key = record["benchmark"], record["method"]
-        if key not in found or record["accuracy"] > found[key]["accuracy"]:
+        if key not in found or record["accuracy"] > found[key]["accuracy"] + MARGIN:
             found[key] = record
     return found
 
