@@ -384,3 +384,25 @@ def test_pixels_out_of_range_are_refused_and_nothing_is_learned(name):
 def test_bad_settings_are_named(name, settings, words):
     with pytest.raises(InputError, match=words):
         create(name, problem(), **settings)
+
+
+def test_dropout_that_replay_through_feedback_does_not_have_is_refused():
+    """It was taken and did nothing."""
+    with pytest.raises(InputError, match="rtf has no dropout"):
+        create("rtf", problem(), dropout=0.5, **SMALL)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("missing", ["finished", "seen", "finder", "heads"])
+def test_a_state_that_lacks_something_is_refused_in_words(name, missing):
+    free = Problem((3,), 2)
+    state = create(name, free, seed=1, **SMALL).state_dict()
+    del state[missing]
+    with pytest.raises(RunError, match=f"{missing}.*other settings"):
+        create(name, free, seed=1, **SMALL).load_state_dict(state)
+
+
+def test_a_told_state_is_not_taken_for_a_task_free_one():
+    told = create("dgr", problem(), seed=1, **SMALL)
+    with pytest.raises(RunError, match="other settings"):
+        create("dgr", Problem((3,), 2), seed=1, **SMALL).load_state_dict(told.state_dict())

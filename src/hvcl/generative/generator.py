@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -84,6 +84,20 @@ class Generator:
 def frozen(network: Network) -> Network:
     """A copy in evaluation mode that does not learn."""
     return copy.deepcopy(network).eval().requires_grad_(False)
+
+
+def frozen_state(network: nn.Module | None) -> dict[str, Tensor] | None:
+    """What `frozen_from` makes the copy of again; None if there is no copy."""
+    return None if network is None else dict(network.state_dict())
+
+
+def frozen_from(network: Network, state: Mapping[str, Tensor] | None) -> Network | None:
+    """A frozen copy of `network` with the weights of `state`; None if there was none."""
+    if state is None:
+        return None
+    copied = frozen(network)
+    copied.load_state_dict(state)
+    return copied
 
 
 def sample_from(vaes: Sequence[MoVEVAE], count: int) -> tuple[Generated, Tensor]:
