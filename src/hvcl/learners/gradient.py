@@ -168,7 +168,9 @@ def saved_state_fits() -> Iterator[None]:
 
 def _device(name: str) -> torch.device:
     try:
-        return torch.empty(0, device=name).device
+        number = torch.zeros((), device=name)
+        number.item()  # fails on a device that only looks like one: meta
+        return number.device
     except (RuntimeError, AssertionError) as error:  # torch raises the latter for a CUDA that it was built without
         reason = str(error).splitlines()[0]
         raise InputError(f"cannot compute on device {name!r} ({reason}): cpu always works") from None
