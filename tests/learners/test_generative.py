@@ -373,6 +373,11 @@ def test_pixels_out_of_range_are_refused_and_nothing_is_learned(name):
         ("dgr-distill", {"temperature": 0.0}, "temperature"),
         ("rtf", {"temperature": -1.0}, "temperature"),
         ("rtf", {"hidden": ()}, "at least one"),
+        ("dgr", {"latent": 0}, "latent must be at least 1"),
+        ("hvcl-replay", {"latent": 0}, "latent must be at least 1"),
+        ("hvcl-replay", {"latent_experts": 0}, "latent_experts must be at least 1"),
+        ("hvcl-replay", {"vae_experts": 0}, "vae_experts must be at least 1"),
+        ("hvcl-replay", {"device": "meta"}, "device 'meta'"),
         ("hvcl-replay", {"generated": 0}, "generated"),
         ("hvcl-replay", {"labels": "fuzzy"}, "labels"),
         ("hvcl-replay", {"balance": "none"}, "balance"),
@@ -406,3 +411,34 @@ def test_a_told_state_is_not_taken_for_a_task_free_one():
     told = create("dgr", problem(), seed=1, **SMALL)
     with pytest.raises(RunError, match="other settings"):
         create("dgr", Problem((3,), 2), seed=1, **SMALL).load_state_dict(told.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("dgr", {}), ("rtf", {}), ("hvcl-replay", {"latent_experts": 2}), ("hvcl-replay", {"latent_experts": 2, "separate": True})],
+)
+def test_generation_by_label_and_by_expert_whatever_number_of_vaes_there_is(name, settings):
+    """Label 0 occurs in both tasks, label 1 in the second only."""
+    learner = create(name, problem(tasks=3), seed=1, conditional=True, **SMALL, **settings)
+    with pytest.raises(InputError, match="no example of condition"):
+        learner.generate(1, seed=0, label=1)
+    for task in range(2):
+        x, y = batch(task)
+        learner.observe(x, y * task)
+        learner.end_task()
+    learner.observe(x, 0 * y)
+    for label in range(2):
+        made, _ = learner.generate(50, seed=0, label=label)
+        assert set((made.condition % 2).tolist()) == {label}
+    if not settings.get("separate"):
+        assert set(made.condition.tolist()) == {3}, "the second task's"
+    for expert in range(learner.latent_experts):
+        if any(vae.prior.mass(expert=expert).sum() > 0 for vae in learner.vaes()):
+            made, _ = learner.generate(20, seed=0, expert=expert)
+            assert set(made.expert.tolist()) == {expert}
+    with pytest.raises(InputError, match="label must lie between 0 and 1"):
+        learner.generate(1, seed=0, label=2)
+    with pytest.raises(InputError, match="expert must lie between"):
+        learner.generate(1, seed=0, expert=2)
+    with pytest.raises(InputError, match="conditional=True"):
+        after_a_task(name, **settings).generate(1, seed=0, label=0)

@@ -15,7 +15,6 @@ tells labels apart, not tasks, for their number is not known.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +44,17 @@ class GenerativeConfig(GradientConfig):
     conditional: bool = False
     """Tell the generator classes: each (task, label) has a latent Gaussian of its own, and is replayed in its proportion."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(latent=self.latent)
+
+
+def at_least_one(**sizes: int) -> None:
+    """Raise `InputError` for a size below 1, by its name."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise InputError(f"{name} must be at least 1, got {size}")
+
 
 @dataclass(frozen=True)
 class DistillingConfig(GenerativeConfig):
@@ -55,8 +65,8 @@ class DistillingConfig(GenerativeConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise InputError(f"temperature must be positive and finite, got {self.temperature}")
+        if not self.temperature > 0:
+            raise InputError(f"temperature must be positive, got {self.temperature}")
 
 
 class Replayed(NamedTuple):
@@ -247,11 +257,32 @@ class GenerativeReplay(GradientLearner):
             return self._heads[:, generated.condition % self.problem.outputs].float().argmax(0)
         return heads[torch.randint(len(heads), (len(generated.x),))].to(self.device)
 
+    @property
+    def latent_experts(self) -> int:
+        """Experts of the latent mean."""
+        return self.vaes()[0].experts
+
     @torch.no_grad()
-    def generate(self, count: int, seed: int) -> tuple[Generated, Tensor | None]:
-        """What the generator makes now, from a random state of its own; in Task-IL with heads to ask about it."""
+    def generate(
+        self, count: int, seed: int, *, label: int | None = None, expert: int | None = None
+    ) -> tuple[Generated, Tensor | None]:
+        """What the generator makes now, from a random state of its own; in Task-IL with heads to ask about it.
+
+        Args:
+            count: how many inputs.
+            seed: of the random state.
+            label: only inputs of this output unit, of all tasks that have it; needs `conditional=True`.
+            expert: only inputs from this expert of the latent mean.
+        """
+        condition = None
+        if label is not None:
+            if not self.config.conditional:
+                raise InputError("this generator was not told labels, so none can be asked for: set conditional=True")
+            if not 0 <= label < self.problem.outputs:
+                raise InputError(f"label must lie between 0 and {self.problem.outputs - 1}, got {label}")
+            condition = range(label, self.conditions, self.problem.outputs)
         with RandomState(seed).active():
-            generated, _ = sample_from(self.vaes(), count)
+            generated, _ = sample_from(self.vaes(), count, condition=condition, expert=expert)
             return generated, self._heads_for(generated, torch.tensor(sorted(self._tasks_seen)))
 
     @torch.no_grad()

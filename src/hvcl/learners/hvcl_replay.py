@@ -34,7 +34,7 @@ from hvcl.generative import Generator, MoVEVAE, move_layers
 from hvcl.generative.generator import frozen, frozen_from, frozen_state
 from hvcl.learners.base import State
 from hvcl.learners.exact import Exact, ExactConfig
-from hvcl.learners.generative import DistillingConfig, GenerativeReplay, Replayed
+from hvcl.learners.generative import DistillingConfig, GenerativeReplay, Replayed, at_least_one
 from hvcl.learners.gradient import Terms, saved_state_fits
 from hvcl.learners.hvcl import HVCL, HVCLConfig
 from hvcl.learners.registry import register
@@ -74,8 +74,7 @@ class HVCLReplayConfig(DistillingConfig, HVCLConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.generated < 1:
-            raise InputError(f"generated must be at least 1, got {self.generated}")
+        at_least_one(generated=self.generated, vae_experts=self.vae_experts, latent_experts=self.latent_experts)
         if not self.vae_learning_rate > 0:
             raise InputError(f"vae_learning_rate must be positive, got {self.vae_learning_rate}")
         if self.labels == "hard" and self.temperature != 1:
