@@ -12,6 +12,7 @@ from hvcl.evaluation import Generates
 from hvcl.learners import create, hvcl_replay
 from hvcl.learners.exact import ExactConfig
 from hvcl.learners.generative import Replayed
+from hvcl.optim import VariationalAdam
 from hvcl.problem import Problem
 from hvcl.runs.state import load_state, save_state
 
@@ -442,3 +443,14 @@ def test_generation_by_label_and_by_expert_whatever_number_of_vaes_there_is(name
         learner.generate(1, seed=0, expert=2)
     with pytest.raises(InputError, match="conditional=True"):
         after_a_task(name, **settings).generate(1, seed=0, label=0)
+
+
+def test_both_optimisers_are_the_one_that_was_asked_for():
+    for fused, kind in ((True, VariationalAdam), (False, torch.optim.Adam)):
+        learner = create("hvcl-replay", problem(), seed=1, fused=fused, **SMALL)
+        assert {type(learner.optimizer), type(learner.generator.optimizer)} == {kind}
+        learner.observe(*batch())
+        learner.end_task()
+        resumed = create("hvcl-replay", problem(), seed=2, fused=fused, **SMALL)
+        resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
+        assert resumed.observe(*batch(1)) == learner.observe(*batch(1))

@@ -78,7 +78,9 @@ def evaluate_generation(learner: Generates, tests: Sequence[TestSet], seen: int)
     """Score a generator after `seen` tasks, on their test sets; always with the same random numbers."""
     generated, task = learner.generate(SAMPLES, seed=seen)
     if not bool(generated.x.isfinite().all()):
-        raise HvclError("the generator makes NaN or infinite values: it has diverged. Give it smaller steps")
+        raise HvclError(
+            "the generator makes NaN or infinite values: it has diverged. Give it smaller steps, or inputs of about unit size"
+        )
     task = None if task is None else task.cpu()
     real = _spread(tests[:seen], SAMPLES)
     score = inception_score(learner.predict(generated.x.cpu(), task), task)

@@ -119,6 +119,5 @@ def sample_from(
     number = torch.multinomial(examples, count, replacement=True).sort()[0]
     sizes = torch.bincount(number, minlength=len(vaes)).tolist()
     parts = [vae.sample(size, condition=condition, expert=expert) for vae, size in zip(vaes, sizes, strict=True) if size]
-    x, expert, condition = (torch.cat(columns) for columns in zip(*parts, strict=True))
     order = torch.randperm(count)
-    return Generated(x[order], expert[order], condition[order]), number[order]
+    return Generated(*(torch.cat(columns)[order] for columns in zip(*parts, strict=True))), number[order]

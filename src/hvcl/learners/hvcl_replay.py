@@ -93,7 +93,12 @@ class HVCLReplay(GenerativeReplay, HVCL):
             vae = self._new_move_vae()
         if config.anneal and problem.task_steps is None:
             raise InputError("anneal needs the length of the tasks, which a task-free stream does not tell: leave it out")
-        self.generator = Generator(vae, VariationalAdam(vae, lr=config.vae_learning_rate), self._vae_objective(), config.separate)
+        optimizer: torch.optim.Optimizer = (
+            VariationalAdam(vae, lr=config.vae_learning_rate)
+            if config.fused
+            else torch.optim.Adam(vae.parameters(), lr=config.vae_learning_rate, fused=True)
+        )
+        self.generator = Generator(vae, optimizer, self._vae_objective(), config.separate)
         self.pool: Replayed | None = None
         """What was generated at the last boundary, or since."""
         self.place = 0
