@@ -1,8 +1,11 @@
 """Scoring a generator, with one whose samples and answers are known."""
 
+import math
+
 import pytest
 import torch
 
+from hvcl.errors import HvclError
 from hvcl.evaluation import evaluate, evaluate_generation
 from hvcl.generative import Generated
 from hvcl.learners import create
@@ -17,6 +20,7 @@ class Known(Learner):
     def __init__(self, problem, shift=0.0):
         super().__init__(problem)
         self.shift, self.asked = shift, []
+        self.latent_experts = 3
 
     def generate(self, count, seed):
         self.asked.append((count, seed))
@@ -57,12 +61,45 @@ def test_scores_of_a_perfect_generator():
     assert found.inception_score == pytest.approx(1.0)
     assert found.inception_bound == pytest.approx(1.0)
     assert found.frechet_distance == pytest.approx(0.0, abs=1e-3)  # the means agree; the covariances up to n - 1
-    assert found.experts == [0.75, 0.25]
+    assert found.experts == [0.75, 0.25, 0.0], "an expert that made nothing is told as well"
 
 
 def test_a_shift_of_all_samples_is_the_distance():
     data = stream()
     assert evaluate_generation(Known(data.problem, 3.0), data.tests, 2).frechet_distance == pytest.approx(9.0, abs=1e-2)
+
+
+def test_a_single_real_example_has_no_distance_and_stops_no_run():
+    x, y = torch.rand(8, 3), torch.arange(8) % 2
+    data = from_arrays(x, y, x[:1], y[:1], classes_per_task=2, config=StreamConfig(batch_size=4))
+    found = evaluate_generation(Known(data.problem), data.tests, 1)
+    assert math.isnan(found.frechet_distance)
+    assert found.to_json()["frechet_distance"] is None
+
+
+def test_a_generator_that_has_diverged_is_called_by_its_name():
+    data = stream()
+    with pytest.raises(HvclError, match=r"generator.*diverged"):
+        evaluate_generation(Known(data.problem, shift=float("nan")), data.tests, 1)
+
+
+def test_heads_that_are_asked_at_random_are_no_merit_of_the_generator():
+    """Task-IL, all examples alike: nothing is learned from them about a label, though the head is sure."""
+    heads = ((0, 1), (2, 3))
+    learner = create("dgr", Problem((3,), 4, heads, (8, 8), (1, 1)), seed=1, hidden=(4,), latent=2)
+    x = torch.rand(8, 3)
+    for task in (0, 1):
+        learner.observe(x, torch.arange(8) % 2 + 2 * task, torch.full((8,), task))
+        learner.end_task()
+    with torch.no_grad():
+        for parameter in learner.generator.vae.decoder.parameters():
+            parameter.zero_()
+    y = torch.arange(8) % 4
+    config = StreamConfig(scenario="task", batch_size=4)
+    data = from_arrays(x, y, x, y, classes_per_task=2, config=config)
+    found = evaluate_generation(learner, data.tests, 2)
+    assert found.inception_score == pytest.approx(0.0, abs=1e-6)
+    assert found.inception_bound <= 1
 
 
 def test_pictures_are_made_of_pictures_only():

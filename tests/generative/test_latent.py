@@ -57,6 +57,10 @@ def test_asking_for_a_condition_or_an_expert():
     prior.record(torch.tensor([0, 1, 2, 3, 4]), new=5)
     assert set((prior.choose(100, condition=1) // 3).tolist()) == {1}
     assert set((prior.choose(100, expert=0) % 3).tolist()) == {0}
+    assert prior.mass([0, 1], 1).tolist() == [[0, 1, 0], [0, 1, 0]]
+    assert prior.mass().sum() == 5
+    with pytest.raises(InputError, match="got none"):
+        prior.choose(1, condition=[])
     with pytest.raises(InputError, match="no example of condition 1 and expert 2"):
         prior.choose(1, condition=1, expert=2)
     with pytest.raises(InputError, match="expert must lie between 0 and 2"):
@@ -66,5 +70,13 @@ def test_asking_for_a_condition_or_an_expert():
 def test_a_conditional_prior_wants_conditions():
     with pytest.raises(InputError, match="conditional"):
         LatentPrior(2, conditions=2).component(None, torch.zeros(3, dtype=torch.long))
+    for bad, said in (
+        (torch.tensor([0, 1, 2]), "between 0 and 1, got values from 0 to 2"),
+        (torch.tensor([0, -1, 0]), "got values from -1 to 0"),
+        (torch.tensor([0, 1]), "must be 3 integers"),
+        (torch.zeros(3), "must be 3 integers"),
+    ):
+        with pytest.raises(InputError, match=said):
+            LatentPrior(2, conditions=2).component(bad, torch.zeros(3, dtype=torch.long))
     with pytest.raises(InputError, match="positive"):
         LatentPrior(0)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hvcl.errors import InputError
+from hvcl.errors import InputError, UnknownNameError
 from hvcl.generative import Bernoulli, DiscretisedLogistic, Gaussian, make_likelihood
 
 
@@ -59,3 +59,15 @@ def test_pixels_outside_of_zero_and_one_are_refused_with_advice(name):
     with pytest.raises(InputError, match=r"between 0 and 1.*likelihood='gaussian'"):
         make_likelihood(name, (2,)).check(torch.tensor([[0.5, 1.5]]))
     make_likelihood("gaussian", (2,)).check(torch.tensor([[0.5, 1.5]]))
+
+
+@pytest.mark.parametrize("name", ["bce", "logistic", "gaussian"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_nan_is_refused_by_all(name, value):
+    with pytest.raises(InputError, match="NaN or infinite"):
+        make_likelihood(name, (2,)).check(torch.tensor([[0.5, value]]))
+
+
+def test_an_unknown_likelihood_is_named_with_those_that_there_are():
+    with pytest.raises(UnknownNameError, match="unknown likelihood 'gausian': did you mean 'gaussian'"):
+        make_likelihood("gausian", (2,))

@@ -33,6 +33,15 @@ def test_score_is_the_mean_divergence_from_the_marginal():
     assert score < bound < math.log2(6)
 
 
+def test_with_heads_the_score_is_that_within_a_head():
+    sure = torch.tensor([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0.5, 0.5], [0, 0, 0.5, 0.5]])
+    head = torch.tensor([0, 0, 1, 1])
+    assert inception_score(sure, head) == pytest.approx((0.5, 1.0))
+    assert inception_score(sure) == pytest.approx((1.5, 2.0)), "one bit of it was the head"
+    with pytest.raises(InputError, match="one number for each of the 4"):
+        inception_score(sure, head[:3])
+
+
 @pytest.mark.parametrize("bad", [torch.ones(3, 2), torch.ones(3), torch.ones(0, 2), torch.tensor([[1.5, -0.5]])])
 def test_what_is_no_distribution_is_refused(bad):
     with pytest.raises(InputError, match="probabilities"):
@@ -70,5 +79,7 @@ def test_frechet_distance_to_itself_is_zero_also_with_fewer_examples_than_featur
 def test_features_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="as many features"):
         frechet_distance(torch.zeros(3, 2), torch.zeros(3, 4))
+    with pytest.raises(InputError, match="NaN or infinite"):
+        frechet_distance(torch.full((3, 2), torch.nan), torch.zeros(3, 2))
     with pytest.raises(InputError, match="at least two"):
         frechet_distance(torch.zeros(1, 2), torch.zeros(3, 2))

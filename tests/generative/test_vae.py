@@ -172,6 +172,9 @@ def test_inputs_that_do_not_fit_are_refused():
     vae = MoVEVAE((4,), Layers(), latent=2, hidden=(6,))
     with pytest.raises(InputError, match=r"takes \(batch, 4\), got \(3, 5\)"):
         vae.check(torch.rand(3, 5))
+    for bad in (torch.rand(3, 5), torch.rand(0, 4)):
+        with pytest.raises(InputError, match=r"takes \(batch, 4\)"):
+            vae.elbo(bad)
     with pytest.raises(InputError, match="between 0 and 1"):
         vae.reconstruct(torch.full((1, 4), 2.0))
     with pytest.raises(InputError, match="count must be at least 1"):

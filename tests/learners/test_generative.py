@@ -12,6 +12,7 @@ from hvcl.evaluation import Generates
 from hvcl.learners import create, hvcl_replay
 from hvcl.learners.exact import ExactConfig
 from hvcl.learners.generative import Replayed
+from hvcl.optim import VariationalAdam
 from hvcl.problem import Problem
 from hvcl.runs.state import load_state, save_state
 
@@ -373,6 +374,11 @@ def test_pixels_out_of_range_are_refused_and_nothing_is_learned(name):
         ("dgr-distill", {"temperature": 0.0}, "temperature"),
         ("rtf", {"temperature": -1.0}, "temperature"),
         ("rtf", {"hidden": ()}, "at least one"),
+        ("dgr", {"latent": 0}, "latent must be at least 1"),
+        ("hvcl-replay", {"latent": 0}, "latent must be at least 1"),
+        ("hvcl-replay", {"latent_experts": 0}, "latent_experts must be at least 1"),
+        ("hvcl-replay", {"vae_experts": 0}, "vae_experts must be at least 1"),
+        ("hvcl-replay", {"device": "meta"}, "device 'meta'"),
         ("hvcl-replay", {"generated": 0}, "generated"),
         ("hvcl-replay", {"labels": "fuzzy"}, "labels"),
         ("hvcl-replay", {"balance": "none"}, "balance"),
@@ -384,3 +390,67 @@ def test_pixels_out_of_range_are_refused_and_nothing_is_learned(name):
 def test_bad_settings_are_named(name, settings, words):
     with pytest.raises(InputError, match=words):
         create(name, problem(), **settings)
+
+
+def test_dropout_that_replay_through_feedback_does_not_have_is_refused():
+    """It was taken and did nothing."""
+    with pytest.raises(InputError, match="rtf has no dropout"):
+        create("rtf", problem(), dropout=0.5, **SMALL)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("missing", ["finished", "seen", "finder", "heads"])
+def test_a_state_that_lacks_something_is_refused_in_words(name, missing):
+    free = Problem((3,), 2)
+    state = create(name, free, seed=1, **SMALL).state_dict()
+    del state[missing]
+    with pytest.raises(RunError, match=f"{missing}.*other settings"):
+        create(name, free, seed=1, **SMALL).load_state_dict(state)
+
+
+def test_a_told_state_is_not_taken_for_a_task_free_one():
+    told = create("dgr", problem(), seed=1, **SMALL)
+    with pytest.raises(RunError, match="other settings"):
+        create("dgr", Problem((3,), 2), seed=1, **SMALL).load_state_dict(told.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("dgr", {}), ("rtf", {}), ("hvcl-replay", {"latent_experts": 2}), ("hvcl-replay", {"latent_experts": 2, "separate": True})],
+)
+def test_generation_by_label_and_by_expert_whatever_number_of_vaes_there_is(name, settings):
+    """Label 0 occurs in both tasks, label 1 in the second only."""
+    learner = create(name, problem(tasks=3), seed=1, conditional=True, **SMALL, **settings)
+    with pytest.raises(InputError, match="no example of condition"):
+        learner.generate(1, seed=0, label=1)
+    for task in range(2):
+        x, y = batch(task)
+        learner.observe(x, y * task)
+        learner.end_task()
+    learner.observe(x, 0 * y)
+    for label in range(2):
+        made, _ = learner.generate(50, seed=0, label=label)
+        assert set((made.condition % 2).tolist()) == {label}
+    if not settings.get("separate"):
+        assert set(made.condition.tolist()) == {3}, "the second task's"
+    for expert in range(learner.latent_experts):
+        if any(vae.prior.mass(expert=expert).sum() > 0 for vae in learner.vaes()):
+            made, _ = learner.generate(20, seed=0, expert=expert)
+            assert set(made.expert.tolist()) == {expert}
+    with pytest.raises(InputError, match="label must lie between 0 and 1"):
+        learner.generate(1, seed=0, label=2)
+    with pytest.raises(InputError, match="expert must lie between"):
+        learner.generate(1, seed=0, expert=2)
+    with pytest.raises(InputError, match="conditional=True"):
+        after_a_task(name, **settings).generate(1, seed=0, label=0)
+
+
+def test_both_optimisers_are_the_one_that_was_asked_for():
+    for fused, kind in ((True, VariationalAdam), (False, torch.optim.Adam)):
+        learner = create("hvcl-replay", problem(), seed=1, fused=fused, **SMALL)
+        assert {type(learner.optimizer), type(learner.generator.optimizer)} == {kind}
+        learner.observe(*batch())
+        learner.end_task()
+        resumed = create("hvcl-replay", problem(), seed=2, fused=fused, **SMALL)
+        resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
+        assert resumed.observe(*batch(1)) == learner.observe(*batch(1))

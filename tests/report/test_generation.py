@@ -14,14 +14,15 @@ from hvcl.report.page import render
 from hvcl.report.summary import group_runs
 
 
-def generator_run(write_run, outcome, seeds=(1, 2)):
+def generator_run(write_run, outcome, seeds=(1, 2), experts=lambda seed: [1.0]):
     """Two tasks; the score of seed s after task t is s + t / 10."""
     folder = write_run("run", {seed: outcome([[0.9, 0.5], [0.8, 0.9]]) for seed in seeds}, method="hvcl-replay")
     for seed in seeds:
         place = folder / f"seed-{seed}"
         lines = []
         for after in range(3):
-            scores = {"inception_score": seed + after / 10, "inception_bound": 4.0, "frechet_distance": 7.25, "experts": [1.0]}
+            scores = {"inception_score": seed + after / 10, "inception_bound": 4.0, "frechet_distance": 7.25}
+            scores["experts"] = experts(seed)
             lines.append({"kind": "evaluation", "step": after, "after": after, "accuracy": [0.5, 0.5]})
             lines[-1]["generation"] = scores if after else None
         (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -52,6 +53,23 @@ def test_measures_are_means_over_seeds(write_run, outcome):
     assert texts["Inception score"] == ("1.60 ± 0.71", "1.70 ± 0.71")
     assert texts["at most H(p(y))"] == ("4.00 ± 0.00", "4.00 ± 0.00")
     assert texts["Fréchet distance"] == ("7.25 ± 0.00", "7.25 ± 0.00")
+
+
+def test_the_share_of_each_latent_expert_is_told_where_there_are_several(write_run, outcome):
+    """Seed 1 has used the first of its experts only, and an old run did not say that there was a second."""
+    folder = generator_run(write_run, outcome, experts=lambda seed: [1.0] if seed == 1 else [0.25, 0.75])
+    (figure,) = generation_figures(group_runs([load_run(folder)])[0])
+    told = {name: (unit, values) for name, unit, _, values in figure.measures if "expert" in name}
+    assert told == {
+        "Made by expert 1": ("%", ("62.50 ± 53.03",) * 2),
+        "Made by expert 2": ("%", ("37.50 ± 53.03",) * 2),
+    }
+    page = render([load_run(folder)])
+    assert "Made by expert 2" in page
+
+
+def test_one_latent_expert_is_not_worth_a_row(write_run, outcome):
+    assert "Made by expert" not in render([load_run(generator_run(write_run, outcome))])
 
 
 def test_the_page_shows_the_pictures_and_pages_of_others_do_not(write_run, outcome):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -9,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from hvcl.errors import HvclError
 from hvcl.generative.pictures import are_pictures, png, strip
 from hvcl.generative.scores import frechet_distance, inception_score
 from hvcl.generative.vae import Generated
@@ -27,6 +29,11 @@ class Generates(Protocol):
     """A learner that has a generator."""
 
     problem: Problem
+
+    @property
+    def latent_experts(self) -> int:
+        """Experts of the latent mean, each of which generated examples may come from."""
+        ...
 
     def generate(self, count: int, seed: int) -> tuple[Generated, Tensor | None]:
         """Generated examples from a random state of their own; in Task-IL the heads to ask about them."""
@@ -54,7 +61,8 @@ class Generation:
     inception_bound: float
     """H(p(y)) in bits: what the score is at most."""
     frechet_distance: float
-    """Squared, between the classifier's features of generated and of real examples of the tasks seen."""
+    """Squared, between the classifier's features of generated and of real examples of the tasks seen; NaN if there is only one
+    real example, which has no covariance."""
     experts: list[float]
     """Fraction of the generated examples that came from each expert of the latent mean."""
     pictures: dict[str, bytes] = field(default_factory=dict)
@@ -62,15 +70,21 @@ class Generation:
 
     def to_json(self) -> dict[str, Any]:
         """The numbers, as plain JSON values."""
-        return {name: value for name, value in vars(self).items() if name != "pictures"}
+        values = {name: value for name, value in vars(self).items() if name != "pictures"}
+        return values | ({"frechet_distance": None} if math.isnan(self.frechet_distance) else {})
 
 
 def evaluate_generation(learner: Generates, tests: Sequence[TestSet], seen: int) -> Generation:
     """Score a generator after `seen` tasks, on their test sets; always with the same random numbers."""
     generated, task = learner.generate(SAMPLES, seed=seen)
+    if not bool(generated.x.isfinite().all()):
+        raise HvclError(
+            "the generator makes NaN or infinite values: it has diverged. Give it smaller steps, or inputs of about unit size"
+        )
+    task = None if task is None else task.cpu()
     real = _spread(tests[:seen], SAMPLES)
-    score = inception_score(learner.predict(generated.x.cpu(), None if task is None else task.cpu()))
-    counts = torch.bincount(generated.expert.cpu())
+    score = inception_score(learner.predict(generated.x.cpu(), task), task)
+    counts = torch.bincount(generated.expert.cpu(), minlength=learner.latent_experts)
     pictures = {}
     if are_pictures(learner.problem.input_shape):
         originals = _spread(tests[:seen], SHOWN)
@@ -79,10 +93,14 @@ def evaluate_generation(learner: Generates, tests: Sequence[TestSet], seen: int)
     return Generation(
         inception_score=score.score,
         inception_bound=score.bound,
-        frechet_distance=frechet_distance(learner.features(generated.x), learner.features(real)),
+        frechet_distance=_distance(learner.features(generated.x), learner.features(real)),
         experts=(counts.double() / counts.sum()).tolist(),
         pictures=pictures,
     )
+
+
+def _distance(generated: Tensor, real: Tensor) -> float:
+    return frechet_distance(generated, real) if len(real) > 1 else math.nan
 
 
 def _spread(tests: Sequence[TestSet], count: int) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from hvcl.generative.latent import Asked, nothing_learned
 from hvcl.generative.vae import Generated, MoVEVAE
 from hvcl.layers import consolidate
 from hvcl.objective import Objective
@@ -86,13 +87,37 @@ def frozen(network: Network) -> Network:
     return copy.deepcopy(network).eval().requires_grad_(False)
 
 
-def sample_from(vaes: Sequence[MoVEVAE], count: int) -> tuple[Generated, Tensor]:
-    """`count` inputs from some VAEs, each in proportion to the examples it has seen, and the number of the VAE of each."""
+def frozen_state(network: nn.Module | None) -> dict[str, Tensor] | None:
+    """What `frozen_from` makes the copy of again; None if there is no copy."""
+    return None if network is None else dict(network.state_dict())
+
+
+def frozen_from(network: Network, state: Mapping[str, Tensor] | None) -> Network | None:
+    """A frozen copy of `network` with the weights of `state`; None if there was none."""
+    if state is None:
+        return None
+    copied = frozen(network)
+    copied.load_state_dict(state)
+    return copied
+
+
+def sample_from(
+    vaes: Sequence[MoVEVAE], count: int, *, condition: Asked = None, expert: int | None = None
+) -> tuple[Generated, Tensor]:
+    """`count` inputs from some VAEs, each in proportion to the examples it has seen, and the number of the VAE of each.
+
+    As with `MoVEVAE.sample`, some conditions or an expert can be asked for; then the examples of those are what counts.
+    """
     if len(vaes) == 1:
-        return vaes[0].sample(count), torch.zeros(count, dtype=torch.long)
-    examples = torch.stack([vae.prior.examples.sum() for vae in vaes])
+        return vaes[0].sample(count, condition=condition, expert=expert), torch.zeros(count, dtype=torch.long)
+    if condition is None and expert is None:
+        examples = torch.stack([vae.prior.examples.sum() for vae in vaes])
+    else:
+        examples = torch.stack([vae.prior.mass(condition, expert).sum() for vae in vaes])
+    if not bool(examples.sum() > 0):
+        raise nothing_learned(condition, expert)
     number = torch.multinomial(examples, count, replacement=True).sort()[0]
-    parts = [vae.sample(int(size)) for vae, size in zip(vaes, torch.bincount(number, minlength=len(vaes)), strict=True) if size]
-    x, expert, condition = (torch.cat(columns) for columns in zip(*parts, strict=True))
+    sizes = torch.bincount(number, minlength=len(vaes)).tolist()
+    parts = [vae.sample(size, condition=condition, expert=expert) for vae, size in zip(vaes, sizes, strict=True) if size]
     order = torch.randperm(count)
-    return Generated(x[order], expert[order], condition[order]), number[order]
+    return Generated(*(torch.cat(columns)[order] for columns in zip(*parts, strict=True))), number[order]

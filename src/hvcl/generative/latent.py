@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from hvcl.errors import InputError
+
+Asked = int | Sequence[int] | None
+"""A condition, any of several, or all."""
 
 MEMORY = 1000
 """Examples of a condition that the running average of its experts looks back on."""
@@ -71,6 +75,11 @@ class LatentPrior(nn.Module):
             if self.conditions > 1:
                 raise InputError("this VAE is conditional: give every example's condition")
             return expert
+        if condition.shape != expert.shape or condition.is_floating_point():
+            raise InputError(f"condition must be {len(expert)} integers, got {condition.dtype} of shape {tuple(condition.shape)}")
+        low, high = (int(value) for value in torch.aminmax(condition))
+        if low < 0 or high >= self.conditions:
+            raise InputError(f"conditions must lie between 0 and {self.conditions - 1}, got values from {low} to {high}")
         return condition * self.experts + expert
 
     def divergence(self, latent: Latent, component: Tensor) -> Tensor:
@@ -92,24 +101,38 @@ class LatentPrior(nn.Module):
         """Count anew: what comes next is told apart from what came before."""
         self.examples.zero_()
 
-    def choose(self, count: int, condition: int | None = None, expert: int | None = None) -> Tensor:
-        """`count` components drawn from pi, among those of one condition, of one expert, or of all."""
-        for name, asked, limit in (("condition", condition, self.conditions), ("expert", expert, self.experts)):
-            if asked is not None and not 0 <= asked < limit:
-                raise InputError(f"{name} must lie between 0 and {limit - 1}, got {asked}")
+    def mass(self, condition: Asked = None, expert: int | None = None) -> Tensor:
+        """pi, not normalised, ``[conditions, experts]``; zero outside of the conditions and the expert that are asked for."""
+        conditions = [condition] if isinstance(condition, int) else condition
+        experts = None if expert is None else [expert]
         table = self.examples.unsqueeze(1) * self.usage
-        rows = slice(None) if condition is None else slice(condition, condition + 1)
-        columns = slice(None) if expert is None else slice(expert, expert + 1)
-        wanted = torch.zeros_like(table)
-        wanted[rows, columns] = table[rows, columns]
-        if table.numel() > 1 and not bool(wanted.sum() > 0):
-            asked_for = " and ".join(f"{n} {v}" for n, v in (("condition", condition), ("expert", expert)) if v is not None)
-            raise InputError(f"the generator has seen no example{' of ' + asked_for if asked_for else ''}: it cannot make one")
+        for name, asked, dimension in (("condition", conditions, 0), ("expert", experts, 1)):
+            if asked is None:
+                continue
+            limit = table.shape[dimension]
+            if len(asked) == 0 or not all(0 <= one < limit for one in asked):
+                raise InputError(f"{name} must lie between 0 and {limit - 1}, got {', '.join(map(str, asked)) or 'none'}")
+            others = [number for number in range(limit) if number not in asked]
+            table = table.index_fill(dimension, torch.tensor(others, dtype=torch.long, device=table.device), 0.0)
+        return table
+
+    def choose(self, count: int, condition: Asked = None, expert: int | None = None) -> Tensor:
+        """`count` components drawn from pi, among those of some conditions, of one expert, or of all."""
+        table = self.mass(condition, expert)
         if table.numel() == 1:  # N(0, I) needs no examples
             return torch.zeros(count, dtype=torch.long, device=table.device)
-        return torch.multinomial(wanted.flatten(), count, replacement=True)
+        if not bool(table.sum() > 0):
+            raise nothing_learned(condition, expert)
+        return torch.multinomial(table.flatten(), count, replacement=True)
 
     def draw(self, component: Tensor) -> Tensor:
         """One z from each component."""
         mean, log_variance = self.mean[component], self.log_variance[component]
         return mean + (0.5 * log_variance).exp() * torch.randn_like(mean)
+
+
+def nothing_learned(condition: Asked, expert: int | None) -> InputError:
+    """The error for asking for what no example was of."""
+    conditions = condition if condition is None or isinstance(condition, int) else " or ".join(map(str, condition))
+    asked_for = " and ".join(f"{n} {v}" for n, v in (("condition", conditions), ("expert", expert)) if v is not None)
+    return InputError(f"the generator has seen no example{' of ' + asked_for if asked_for else ''}: it cannot make one")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hvcl.errors import InputError
+from hvcl.errors import InputError, UnknownNameError
 
 LikelihoodName = Literal["bce", "logistic", "gaussian"]
 
@@ -30,7 +30,9 @@ class Likelihood(nn.Module, ABC):
         """E[x|z], in the shape of the outputs."""
 
     def check(self, x: Tensor) -> None:
-        """Raise `InputError` for inputs that this likelihood does not describe; any numbers will do unless said otherwise."""
+        """Raise `InputError` for inputs that this likelihood does not describe: without more said, any finite numbers will do."""
+        if not bool(x.isfinite().all()):
+            raise InputError("the inputs hold NaN or infinite values: clean them first")
 
 
 class _OfPixels(Likelihood):
@@ -39,7 +41,8 @@ class _OfPixels(Likelihood):
     def check(self, x: Tensor) -> None:
         """Pixels lie in [0, 1]."""
         low, high = (float(value) for value in torch.aminmax(x))
-        if low < 0 or high > 1:
+        if not (low >= 0 and high <= 1):
+            super().check(x)
             raise InputError(
                 f"this likelihood describes inputs between 0 and 1, got values from {low:.3g} to {high:.3g}: "
                 "scale the inputs, or choose likelihood='gaussian'"
@@ -114,7 +117,7 @@ class Gaussian(Likelihood):
 
 
 def make_likelihood(name: LikelihoodName, input_shape: tuple[int, ...]) -> Likelihood:
-    """The likelihood called `name` for inputs of this shape."""
+    """The likelihood called `name` for inputs of this shape; an unknown name raises `UnknownNameError`."""
     match name:
         case "bce":
             return Bernoulli()
@@ -122,3 +125,4 @@ def make_likelihood(name: LikelihoodName, input_shape: tuple[int, ...]) -> Likel
             return DiscretisedLogistic(input_shape)
         case "gaussian":
             return Gaussian()
+    raise UnknownNameError("likelihood", name, get_args(LikelihoodName))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hvcl.errors import InputError
-from hvcl.generative.latent import Latent, LatentPrior
+from hvcl.generative.latent import Asked, Latent, LatentPrior
 from hvcl.generative.layers import Layers
 from hvcl.generative.likelihoods import LikelihoodName, make_likelihood
 from hvcl.layers import MoVELayer
@@ -96,8 +96,11 @@ class MoVEVAE(nn.Module):
     def check(self, x: Tensor) -> None:
         """Raise `InputError` for inputs of another shape or outside of what the likelihood describes."""
         if tuple(x.shape[1:]) != self.input_shape or len(x) == 0:
-            raise InputError(f"the VAE takes (batch, {', '.join(map(str, self.input_shape))}), got {tuple(x.shape)}")
+            raise self._misfit(x)
         self.likelihood.check(x)
+
+    def _misfit(self, x: Tensor) -> InputError:
+        return InputError(f"the VAE takes (batch, {', '.join(map(str, self.input_shape))}), got {tuple(x.shape)}")
 
     def features(self, x: Tensor) -> Tensor:
         """The last hidden layer of the encoder."""
@@ -121,7 +124,14 @@ class MoVEVAE(nn.Module):
         return outputs.view(len(z), *self.input_shape)
 
     def elbo(self, x: Tensor, condition: Tensor | None = None) -> Elbo:
-        """The evidence lower bound of every example, with one sample of z each."""
+        """The evidence lower bound of every example, with one sample of z each.
+
+        Args:
+            x: inputs ``[B, *input_shape]`` that the likelihood describes (`check` says so of inputs that come from outside).
+            condition: what each example is, ``[B]`` integers below `conditions`; needed if that is more than 1.
+        """
+        if tuple(x.shape[1:]) != self.input_shape or len(x) == 0:
+            raise self._misfit(x)
         return self.elbo_of(self.encode(x), x, condition)
 
     def elbo_of(self, latent: Latent, x: Tensor, condition: Tensor | None = None) -> Elbo:
@@ -131,8 +141,8 @@ class MoVEVAE(nn.Module):
         return Elbo(reconstruction, self.prior.divergence(latent, component), component)
 
     @torch.no_grad()
-    def sample(self, count: int, *, condition: int | None = None, expert: int | None = None) -> Generated:
-        """Generate inputs, of one condition or of one expert if asked, else in the proportions of what was learned."""
+    def sample(self, count: int, *, condition: Asked = None, expert: int | None = None) -> Generated:
+        """Generate inputs, of one condition (or some) or of one expert if asked, in the proportions of what was learned."""
         if count < 1:
             raise InputError(f"count must be at least 1, got {count}")
         component = self.prior.choose(count, condition, expert)

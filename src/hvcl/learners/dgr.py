@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from hvcl.errors import InputError, RunError
+from hvcl.errors import InputError
 from hvcl.generative import Generator, MoVEVAE
-from hvcl.generative.generator import frozen
+from hvcl.generative.generator import frozen, frozen_from, frozen_state
 from hvcl.learners.base import State
 from hvcl.learners.generative import GenerativeConfig, GenerativeReplay, Replayed
+from hvcl.learners.gradient import saved_state_fits
 from hvcl.learners.registry import register
 from hvcl.objective import Objective
 from hvcl.problem import Problem
@@ -55,30 +55,13 @@ class DGR(GenerativeReplay):
     def __init__(self, problem: Problem, config: DGRConfig, seed: int) -> None:
         super().__init__(problem, config, seed)
         with self.random.active():
-            vae = self._new_vae()
+            vae = self.new_vae()
         optimizer = torch.optim.Adam(vae.parameters(), lr=config.vae_learning_rate, fused=True)
         self.generator = Generator(vae, optimizer, Objective())
         self.teacher: nn.Module | None = None
         """The classifier of the last boundary."""
         self.dreamer: MoVEVAE | None = None
         """The VAE of the last boundary."""
-
-    def _new_vae(self) -> MoVEVAE:
-        config = self.config
-        vae = MoVEVAE(
-            self.problem.input_shape,
-            latent=config.latent,
-            hidden=config.hidden,
-            channels=config.channels,
-            likelihood=config.likelihood,
-            conditions=self.conditions,
-        )
-        return vae.to(self.device)
-
-    @property
-    def share(self) -> float:
-        """1 / t."""
-        return 1 / (self.finished + 1)
 
     def vaes(self) -> Sequence[MoVEVAE]:
         """The VAE."""
@@ -96,9 +79,8 @@ class DGR(GenerativeReplay):
         return self.make_replay(count, self.teacher, [self.dreamer])
 
     def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
-        """The class that the generator was asked for, or else the labelling classifier's first choice."""
-        label = condition % self.problem.outputs if self.config.conditional else logits.argmax(1)
-        return F.one_hot(label, self.problem.outputs).to(logits)
+        """The class that was asked for, or the first choice."""
+        return self.hard_targets(logits, condition)
 
     def train_generator(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """The VAE's step on the same examples."""
@@ -107,22 +89,13 @@ class DGR(GenerativeReplay):
 
     def state_dict(self) -> State:
         """Both networks and their copies."""
-        copies = {name: None if c is None else dict(c.state_dict()) for name, c in self._copies().items()}
+        copies = {"teacher": frozen_state(self.teacher), "dreamer": frozen_state(self.dreamer)}
         return super().state_dict() | {"generator": self.generator.state_dict(), "copies": copies}
-
-    def _copies(self) -> dict[str, nn.Module | None]:
-        return {"teacher": self.teacher, "dreamer": self.dreamer}
 
     def load_state_dict(self, state: State) -> None:
         """Go on from `state`."""
         super().load_state_dict(state)
-        try:
+        with saved_state_fits():
             self.generator.load_state_dict(state["generator"])
-            self.teacher = self.dreamer = None
-            if state["copies"]["teacher"] is not None:
-                self.teacher, self.dreamer = frozen(self.network), frozen(self.generator.vae)
-                self.teacher.load_state_dict(state["copies"]["teacher"])
-                self.dreamer.load_state_dict(state["copies"]["dreamer"])
-        except (KeyError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise RunError(f"the saved state does not fit this learner ({reason}): was it made with other settings?") from None
+            self.teacher = frozen_from(self.network, state["copies"]["teacher"])
+            self.dreamer = frozen_from(self.generator.vae, state["copies"]["dreamer"])

@@ -14,22 +14,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hvcl.errors import InputError
 from hvcl.learners.dgr import DGR, DGRConfig
+from hvcl.learners.generative import DistillingConfig, GenerativeReplay
 from hvcl.learners.registry import register
 
 
 @dataclass(frozen=True)
-class DGRDistillConfig(DGRConfig):
+class DGRDistillConfig(DGRConfig, DistillingConfig):
     """Deep generative replay with distillation."""
-
-    temperature: float = 2.0
-    """What the outputs are divided by before they are compared."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.temperature > 0:
-            raise InputError(f"temperature must be positive, got {self.temperature}")
 
 
 @register("dgr-distill", DGRDistillConfig)
@@ -40,8 +32,4 @@ class DGRDistill(DGR):
 
     def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
         """Softened answers."""
-        return (logits / self.config.temperature).softmax(1)
-
-    def replay_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of softened answers, times T^2: its gradient keeps its size whatever T is."""
-        return self.config.temperature**2 * super().replay_loss(logits / self.config.temperature, targets)
+        return GenerativeReplay.targets(self, logits, condition)

@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hvcl.errors import InputError
-from hvcl.generative import Generated, LikelihoodName, MoVEVAE, sample_from
+from hvcl.generative import Generated, Layers, LikelihoodName, MoVEVAE, sample_from
 from hvcl.learners.base import State
 from hvcl.learners.boundaries import BoundaryFinder
-from hvcl.learners.gradient import GradientConfig, GradientLearner
+from hvcl.learners.gradient import GradientConfig, GradientLearner, saved_state_fits
 from hvcl.learners.random import RandomState
 from hvcl.problem import Problem
 
@@ -43,6 +43,30 @@ class GenerativeConfig(GradientConfig):
     """What the VAE takes inputs for: bce (pixels in [0, 1]), logistic (discretised, for photographs), gaussian (any numbers)."""
     conditional: bool = False
     """Tell the generator classes: each (task, label) has a latent Gaussian of its own, and is replayed in its proportion."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(latent=self.latent)
+
+
+def at_least_one(**sizes: int) -> None:
+    """Raise `InputError` for a size below 1, by its name."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise InputError(f"{name} must be at least 1, got {size}")
+
+
+@dataclass(frozen=True)
+class DistillingConfig(GenerativeConfig):
+    """A generator, and labels that may be soft."""
+
+    temperature: float = 2.0
+    """T, what old and new outputs are divided by before they are compared."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.temperature > 0:
+            raise InputError(f"temperature must be positive, got {self.temperature}")
 
 
 class Replayed(NamedTuple):
@@ -81,9 +105,14 @@ class GenerativeReplay(GradientLearner):
     # -- what a method says ----------------------------------------------------------------------------------------------------
 
     @property
-    @abstractmethod
     def share(self) -> float:
-        """w, the weight of the current batch."""
+        """w, the weight of the current batch: by default 1/t at task t, so that every task counts the same."""
+        return 1 / (self.finished + 1)
+
+    @property
+    def temperature(self) -> float:
+        """T, 1 for methods that have none."""
+        return self.config.temperature if isinstance(self.config, DistillingConfig) else 1.0
 
     @abstractmethod
     def vaes(self) -> Sequence[MoVEVAE]:
@@ -107,12 +136,21 @@ class GenerativeReplay(GradientLearner):
         return logits
 
     def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
-        """What the labelling classifier's answers are turned into: by default probabilities."""
-        return logits.softmax(1)
+        """What the labelling classifier's answers are turned into: by default probabilities, softened by T."""
+        return (logits / self.temperature).softmax(1)
+
+    def hard_targets(self, logits: Tensor, condition: Tensor) -> Tensor:
+        """One label for each: the class that the generator was asked for, or else the labelling classifier's first choice."""
+        label = condition % self.problem.outputs if self.config.conditional else logits.argmax(1)
+        return F.one_hot(label, self.problem.outputs).to(logits)
 
     def replay_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy between targets and answers; outputs that no target speaks of may be minus infinity."""
-        return -(targets * logits.log_softmax(1).masked_fill(targets == 0, 0.0)).sum(1).mean()
+        """Mean cross-entropy between targets and softened answers, times T^2: its gradient keeps its size whatever T is.
+
+        Outputs that no target speaks of may be minus infinity.
+        """
+        answers = (logits / self.temperature).log_softmax(1).masked_fill(targets == 0, 0.0)
+        return -(self.temperature**2) * (targets * answers).sum(1).mean()
 
     # -- learning --------------------------------------------------------------------------------------------------------------
 
@@ -187,6 +225,20 @@ class GenerativeReplay(GradientLearner):
 
     # -- generating ------------------------------------------------------------------------------------------------------------
 
+    def new_vae(self, layers: Layers | None = None, hidden: tuple[int, ...] | None = None) -> MoVEVAE:
+        """A VAE for the problem, of plain layers unless told otherwise, with the network's hidden layers unless given others."""
+        config = self.config
+        vae = MoVEVAE(
+            self.problem.input_shape,
+            layers,
+            latent=config.latent,
+            hidden=config.hidden if hidden is None else hidden,
+            channels=config.channels,
+            likelihood=config.likelihood,
+            conditions=self.conditions,
+        )
+        return vae.to(self.device)
+
     def make_replay(self, count: int, network: nn.Module, vaes: Sequence[MoVEVAE]) -> Replayed:
         """`count` examples from some VAEs, labelled by a network in evaluation mode."""
         with torch.no_grad():
@@ -205,11 +257,32 @@ class GenerativeReplay(GradientLearner):
             return self._heads[:, generated.condition % self.problem.outputs].float().argmax(0)
         return heads[torch.randint(len(heads), (len(generated.x),))].to(self.device)
 
+    @property
+    def latent_experts(self) -> int:
+        """Experts of the latent mean."""
+        return self.vaes()[0].experts
+
     @torch.no_grad()
-    def generate(self, count: int, seed: int) -> tuple[Generated, Tensor | None]:
-        """What the generator makes now, from a random state of its own; in Task-IL with heads to ask about it."""
+    def generate(
+        self, count: int, seed: int, *, label: int | None = None, expert: int | None = None
+    ) -> tuple[Generated, Tensor | None]:
+        """What the generator makes now, from a random state of its own; in Task-IL with heads to ask about it.
+
+        Args:
+            count: how many inputs.
+            seed: of the random state.
+            label: only inputs of this output unit, of all tasks that have it; needs `conditional=True`.
+            expert: only inputs from this expert of the latent mean.
+        """
+        condition = None
+        if label is not None:
+            if not self.config.conditional:
+                raise InputError("this generator was not told labels, so none can be asked for: set conditional=True")
+            if not 0 <= label < self.problem.outputs:
+                raise InputError(f"label must lie between 0 and {self.problem.outputs - 1}, got {label}")
+            condition = range(label, self.conditions, self.problem.outputs)
         with RandomState(seed).active():
-            generated, _ = sample_from(self.vaes(), count)
+            generated, _ = sample_from(self.vaes(), count, condition=condition, expert=expert)
             return generated, self._heads_for(generated, torch.tensor(sorted(self._tasks_seen)))
 
     @torch.no_grad()
@@ -244,8 +317,9 @@ class GenerativeReplay(GradientLearner):
     def load_state_dict(self, state: State) -> None:
         """Go on from `state`."""
         super().load_state_dict(state)
-        if self.finder is not None:
-            self.finder.load_state_dict(state["finder"])
-        self.finished = int(state["finished"])
-        self.seen, self.known = (state[name].to(self.device, copy=True) for name in ("seen", "known"))
-        self.heads, self._tasks_seen = state["heads"].clone(), {int(task) for task in state["tasks_seen"]}
+        with saved_state_fits():
+            if self.finder is not None:
+                self.finder.load_state_dict(state["finder"])
+            self.finished = int(state["finished"])
+            self.seen, self.known = (state[name].to(self.device, copy=True) for name in ("seen", "known"))
+            self.heads, self._tasks_seen = state["heads"].clone(), {int(task) for task in state["tasks_seen"]}

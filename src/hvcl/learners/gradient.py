@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -145,21 +147,30 @@ class GradientLearner(Learner):
 
     def load_state_dict(self, state: State) -> None:
         """Go on from `state`."""
-        try:
+        with saved_state_fits():
             self.network.load_state_dict(state["network"])
             # keys of the optimiser's state are parameter numbers, which JSON turns into strings
             optimizer = state["optimizer"]
             moments = {int(key): value for key, value in optimizer["state"].items()}
             self.optimizer.load_state_dict({"state": moments, "param_groups": optimizer["param_groups"]})
             self.random.load_state(state["random"])
-        except (KeyError, RuntimeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise RunError(f"the saved state does not fit this learner ({reason}): was it made with other settings?") from None
+
+
+@contextmanager
+def saved_state_fits() -> Iterator[None]:
+    """Loading a state inside: whatever is missing or of another kind or size becomes a `RunError` that says so."""
+    try:
+        yield
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise RunError(f"the saved state does not fit this learner ({reason}): was it made with other settings?") from None
 
 
 def _device(name: str) -> torch.device:
     try:
-        return torch.empty(0, device=name).device
+        number = torch.zeros((), device=name)
+        number.item()  # fails on a device that only looks like one: meta
+        return number.device
     except (RuntimeError, AssertionError) as error:  # torch raises the latter for a CUDA that it was built without
         reason = str(error).splitlines()[0]
         raise InputError(f"cannot compute on device {name!r} ({reason}): cpu always works") from None

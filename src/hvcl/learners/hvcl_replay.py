@@ -28,15 +28,14 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from hvcl.errors import InputError, RunError
+from hvcl.errors import InputError
 from hvcl.generative import Generator, MoVEVAE, move_layers
-from hvcl.generative.generator import frozen
+from hvcl.generative.generator import frozen, frozen_from, frozen_state
 from hvcl.learners.base import State
 from hvcl.learners.exact import Exact, ExactConfig
-from hvcl.learners.generative import GenerativeConfig, GenerativeReplay, Replayed
-from hvcl.learners.gradient import Terms
+from hvcl.learners.generative import DistillingConfig, GenerativeReplay, Replayed, at_least_one
+from hvcl.learners.gradient import Terms, saved_state_fits
 from hvcl.learners.hvcl import HVCL, HVCLConfig
 from hvcl.learners.registry import register
 from hvcl.objective import Objective
@@ -45,7 +44,7 @@ from hvcl.problem import Problem
 
 
 @dataclass(frozen=True)
-class HVCLReplayConfig(GenerativeConfig, HVCLConfig):
+class HVCLReplayConfig(DistillingConfig, HVCLConfig):
     """Classifier and VAE of MoVE layers."""
 
     generated: int = 10_000
@@ -75,12 +74,9 @@ class HVCLReplayConfig(GenerativeConfig, HVCLConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.generated < 1:
-            raise InputError(f"generated must be at least 1, got {self.generated}")
+        at_least_one(generated=self.generated, vae_experts=self.vae_experts, latent_experts=self.latent_experts)
         if not self.vae_learning_rate > 0:
             raise InputError(f"vae_learning_rate must be positive, got {self.vae_learning_rate}")
-        if not self.temperature > 0:
-            raise InputError(f"temperature must be positive, got {self.temperature}")
         if self.labels == "hard" and self.temperature != 1:
             raise InputError(f"temperature softens soft labels, and labels are hard: leave it at 1, got {self.temperature}")
 
@@ -94,10 +90,15 @@ class HVCLReplay(GenerativeReplay, HVCL):
     def __init__(self, problem: Problem, config: HVCLReplayConfig, seed: int) -> None:
         super().__init__(problem, config, seed)
         with self.random.active():
-            vae = self._new_vae()
+            vae = self._new_move_vae()
         if config.anneal and problem.task_steps is None:
             raise InputError("anneal needs the length of the tasks, which a task-free stream does not tell: leave it out")
-        self.generator = Generator(vae, VariationalAdam(vae, lr=config.vae_learning_rate), self._vae_objective(), config.separate)
+        optimizer: torch.optim.Optimizer = (
+            VariationalAdam(vae, lr=config.vae_learning_rate)
+            if config.fused
+            else torch.optim.Adam(vae.parameters(), lr=config.vae_learning_rate, fused=True)
+        )
+        self.generator = Generator(vae, optimizer, self._vae_objective(), config.separate)
         self.pool: Replayed | None = None
         """What was generated at the last boundary, or since."""
         self.place = 0
@@ -119,21 +120,12 @@ class HVCLReplay(GenerativeReplay, HVCL):
         """Examples of this task that the exact learner has learned."""
         self._progress = 0.0
 
-    def _new_vae(self) -> MoVEVAE:
+    def _new_move_vae(self) -> MoVEVAE:
         config = self.config
         options = self.move_options()
         # one expert an example, the gate's first choice: else it would not be known which one a latent mean came from
         options.update({"top_k": 1, "routing": "argmax"})
-        vae = MoVEVAE(
-            self.problem.input_shape,
-            move_layers(config.vae_experts, config.latent_experts, options),
-            latent=config.latent,
-            hidden=config.hidden if config.vae_hidden is None else config.vae_hidden,
-            channels=config.channels,
-            likelihood=config.likelihood,
-            conditions=self.conditions,
-        )
-        return vae.to(self.device)
+        return self.new_vae(move_layers(config.vae_experts, config.latent_experts, options), config.vae_hidden)
 
     def _vae_objective(self) -> Objective:
         config = self.config
@@ -153,7 +145,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
     @property
     def share(self) -> float:
         """One half, or 1 / t."""
-        return 0.5 if self.config.balance == "half" else 1 / (self.finished + 1)
+        return 0.5 if self.config.balance == "half" else super().share
 
     def vaes(self) -> Sequence[MoVEVAE]:
         """The VAE; if they are separate, those of the tasks that are over, and the current one if it has begun to learn."""
@@ -213,13 +205,8 @@ class HVCLReplay(GenerativeReplay, HVCL):
     def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
         """Probabilities, or a label."""
         if self.config.labels != "hard":
-            return super().targets(logits / self.config.temperature, condition)
-        label = condition % self.problem.outputs if self.config.conditional else logits.argmax(1)
-        return F.one_hot(label, self.problem.outputs).to(logits)
-
-    def replay_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of softened answers, times T^2: its gradient keeps its size whatever T is."""
-        return self.config.temperature**2 * super().replay_loss(logits / self.config.temperature, targets)
+            return super().targets(logits, condition)
+        return self.hard_targets(logits, condition)
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """The classifier's objective; the VAE's is at the same place of its schedules."""
@@ -240,7 +227,6 @@ class HVCLReplay(GenerativeReplay, HVCL):
     def state_dict(self) -> State:
         """Both networks with posteriors, priors and gates, their copies, and what was generated."""
         pool = None if self.pool is None else {name: value for name, value in self.pool._asdict().items() if value is not None}
-        copies = {"teacher": self.teacher, "dreamer": self.dreamer}
         exact = {} if self.exact is None else {"exact": self.exact.state_dict(), "counted": self.counted}
         return (
             super().state_dict()
@@ -249,14 +235,14 @@ class HVCLReplay(GenerativeReplay, HVCL):
                 "generator": self.generator.state_dict(),
                 "pool": pool,
                 "place": self.place,
-                "copies": {name: None if c is None else dict(c.state_dict()) for name, c in copies.items()},
+                "copies": {"teacher": frozen_state(self.teacher), "dreamer": frozen_state(self.dreamer)},
             }
         )
 
     def load_state_dict(self, state: State) -> None:
         """Go on from `state`."""
         super().load_state_dict(state)
-        try:
+        with saved_state_fits():
             self.generator.load_state_dict(state["generator"])
             pool = state["pool"]
             self.pool = None
@@ -268,14 +254,5 @@ class HVCLReplay(GenerativeReplay, HVCL):
             if self.exact is not None:
                 self.exact.load_state_dict(state["exact"])
                 self.counted = int(state["counted"])
-            teacher, dreamer = state["copies"]["teacher"], state["copies"]["dreamer"]
-            self.teacher = self.dreamer = None
-            if teacher is not None:
-                self.teacher = frozen(self.network)
-                self.teacher.load_state_dict(teacher)
-            if dreamer is not None:
-                self.dreamer = frozen(self.generator.vae)
-                self.dreamer.load_state_dict(dreamer)
-        except (KeyError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise RunError(f"the saved state does not fit this learner ({reason}): was it made with other settings?") from None
+            self.teacher = frozen_from(self.network, state["copies"]["teacher"])
+            self.dreamer = frozen_from(self.generator.vae, state["copies"]["dreamer"])

@@ -26,29 +26,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hvcl.errors import InputError, RunError
+from hvcl.errors import InputError
 from hvcl.generative import MoVEVAE
-from hvcl.generative.generator import frozen
+from hvcl.generative.generator import frozen, frozen_from, frozen_state
 from hvcl.learners.base import State
-from hvcl.learners.generative import GenerativeConfig, GenerativeReplay, Replayed
-from hvcl.learners.gradient import Terms
+from hvcl.learners.generative import DistillingConfig, GenerativeReplay, Replayed
+from hvcl.learners.gradient import Terms, saved_state_fits
 from hvcl.learners.registry import register
 from hvcl.problem import Problem
 
 
 @dataclass(frozen=True)
-class RtFConfig(GenerativeConfig):
+class RtFConfig(DistillingConfig):
     """Replay through feedback."""
 
     latent: int = 100
     """Dimensions of the latent variable."""
-    temperature: float = 2.0
-    """What the outputs are divided by before old and new ones are compared."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.temperature > 0:
-            raise InputError(f"temperature must be positive, got {self.temperature}")
+        if not self.hidden:
+            raise InputError("rtf classifies from the last hidden layer: give at least one, such as hidden=400,400")
+        if self.dropout:
+            raise InputError(f"rtf has no dropout: its encoder is that of a VAE. Leave dropout at 0, got {self.dropout}")
 
 
 class FeedbackNetwork(nn.Module):
@@ -73,29 +73,13 @@ class RtF(GenerativeReplay):
     network: FeedbackNetwork
 
     def __init__(self, problem: Problem, config: RtFConfig, seed: int) -> None:
-        if not config.hidden:
-            raise InputError("rtf classifies from the last hidden layer: give at least one, such as hidden=400,400")
         super().__init__(problem, config, seed)
         self.teacher: FeedbackNetwork | None = None
         """The network of the last boundary."""
 
     def build(self) -> nn.Module:
         """The VAE and the softmax layer."""
-        config = self.config
-        vae = MoVEVAE(
-            self.problem.input_shape,
-            latent=config.latent,
-            hidden=config.hidden,
-            channels=config.channels,
-            likelihood=config.likelihood,
-            conditions=self.conditions,
-        )
-        return FeedbackNetwork(vae, config.hidden[-1], self.problem.outputs)
-
-    @property
-    def share(self) -> float:
-        """1 / t."""
-        return 1 / (self.finished + 1)
+        return FeedbackNetwork(self.new_vae(), self.config.hidden[-1], self.problem.outputs)
 
     def vaes(self) -> Sequence[MoVEVAE]:
         """The network itself."""
@@ -125,14 +109,6 @@ class RtF(GenerativeReplay):
         loss = cost - utility / math.prod(self.problem.input_shape)
         return {"loss": loss, "cross_entropy": cost, "elbo": utility, "latent_kl": (weights * elbo.divergence).sum()}
 
-    def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
-        """Softened answers."""
-        return (logits / self.config.temperature).softmax(1)
-
-    def replay_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of softened answers, times T^2."""
-        return self.config.temperature**2 * super().replay_loss(logits / self.config.temperature, targets)
-
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
         """The last hidden layer of the encoder."""
@@ -146,16 +122,10 @@ class RtF(GenerativeReplay):
 
     def state_dict(self) -> State:
         """The network and its copy."""
-        return super().state_dict() | {"teacher": None if self.teacher is None else dict(self.teacher.state_dict())}
+        return super().state_dict() | {"teacher": frozen_state(self.teacher)}
 
     def load_state_dict(self, state: State) -> None:
         """Go on from `state`."""
         super().load_state_dict(state)
-        self.teacher = None
-        try:
-            if state["teacher"] is not None:
-                self.teacher = frozen(self.network)
-                self.teacher.load_state_dict(state["teacher"])
-        except (KeyError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise RunError(f"the saved state does not fit this learner ({reason}): was it made with other settings?") from None
+        with saved_state_fits():
+            self.teacher = frozen_from(self.network, state["teacher"])

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hvcl.report import words
-from hvcl.report.run import Seed
-from hvcl.report.summary import Entry, Group, Statistic, statistic
+from hvcl.report.run import Generation, Seed
+from hvcl.report.summary import Entry, Group, statistic
 
-_MEASURES = (
-    ("inception_score", "Inception score", "bits", "How much a generated example tells about its label, E[KL(p(y|x) || p(y))]"),
+_Measure = tuple[str, str, str, Callable[[Generation], float]]
+"""Name, unit, meaning, and how it is read."""
+
+_MEASURES: tuple[_Measure, ...] = (
     (
-        "inception_bound",
+        "Inception score",
+        "bits",
+        "How much a generated example tells about its label, E[KL(p(y|x) || p(y))]",
+        lambda made: made.inception_score,
+    ),
+    (
         "at most H(p(y))",
         "bits",
         "Entropy of the labels of generated examples: what the score is at most",
+        lambda made: made.inception_bound,
     ),
     (
-        "frechet_distance",
         "Fréchet distance",
         "",
         "Squared, of generated and real examples' features; lower is better",
+        lambda made: made.frechet_distance,
     ),
 )
 
@@ -50,37 +58,37 @@ def generation_figures(group: Group) -> list[GenerationFigure]:
     """The generators of a group's methods; nothing for methods that have none."""
     figures = []
     for entry in group.entries:
-        values = _measured(entry)
-        if not values:
+        found = [
+            (evaluation.after, evaluation.generation)
+            for seed in entry.run.shown
+            for evaluation in seed.evaluations
+            if evaluation.generation is not None
+        ]
+        if not found:
             continue
-        finished = tuple(sorted({after for by_task in values.values() for after in by_task}))
+        finished = tuple(sorted({after for after, _ in found}))
         measures = tuple(
-            (title, unit, meaning, tuple(_text(values[name].get(after)) for after in finished))
-            for name, title, unit, meaning in _MEASURES
+            (title, unit, meaning, tuple(_over_seeds(found, after, read) for after in finished))
+            for title, unit, meaning, read in (*_MEASURES, *_expert_measures(max(len(made.experts) for _, made in found)))
         )
         seeds = ((seed.seed, _rows(seed)) for seed in entry.run.shown)
         figures.append(GenerationFigure(entry, tuple((number, rows) for number, rows in seeds if rows), measures, finished))
     return figures
 
 
-def _measured(entry: Entry) -> dict[str, dict[int, Statistic | None]]:
-    """Each measure over seeds, by the number of tasks finished."""
-    found = [
-        (evaluation.after, evaluation.generation)
-        for seed in entry.run.shown
-        for evaluation in seed.evaluations
-        if evaluation.generation is not None
-    ]
-    if not found:
-        return {}
-    every = {after for after, _ in found}
-    return {
-        name: {after: statistic(getattr(generation, name) for other, generation in found if other == after) for after in every}
-        for name, *_ in _MEASURES
-    }
+def _expert_measures(experts: int) -> list[_Measure]:
+    """How much each expert of the latent mean made; nothing where there is only one."""
+
+    def share(number: int) -> Callable[[Generation], float]:
+        return lambda made: 100 * made.experts[number] if number < len(made.experts) else 0.0
+
+    meaning = "Share of the generated examples whose latent variable came from this expert of the latent mean"
+    return [(f"Made by expert {number + 1}", "%", meaning, share(number)) for number in range(experts)] if experts > 1 else []
 
 
-def _text(value: Statistic | None) -> str:
+def _over_seeds(found: Sequence[tuple[int, Generation]], after: int, read: Callable[[Generation], float]) -> str:
+    """Mean and standard deviation over seeds of what is read of the generators after some tasks."""
+    value = statistic(read(made) for when, made in found if when == after)
     if value is None:
         return words.MISSING
     return words.decimal(value.mean, 2) + (f" ± {words.decimal(value.sd, 2)}" if value.sd is not None else "")
