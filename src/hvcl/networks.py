@@ -43,7 +43,7 @@ def build_network(
     layers["head"] = dense(width, outputs)
     if channels:
         for layer in layers.values():
-            _initialise(layer)
+            initialise(layer)
     return nn.Sequential(layers)
 
 
@@ -81,13 +81,19 @@ def trunk(
     return layers, shapes, width
 
 
-def _initialise(layer: nn.Module) -> None:
-    """He et al. (2015) for plain layers, as MoVE layers have it.
+def initialise(layer: nn.Module) -> None:
+    """He et al. (2015) for plain layers, as MoVE layers have it; nothing for others.
 
     torch's own draws shrink the signal by a factor of about 0.6 a layer: after eight of them, hardly anything is learned in the
-    first epochs. The dense networks of three layers keep torch's.
+    first epochs. The dense networks of three layers keep torch's. A unit of a transposed convolution with stride s hears
+    k^2 / s^2 places of every channel.
     """
-    if isinstance(layer, nn.Linear | nn.Conv2d):
+    if isinstance(layer, nn.ConvTranspose2d):
+        heard = layer.in_channels * math.prod(layer.kernel_size) / math.prod(layer.stride)
+        nn.init.normal_(layer.weight, std=nn.init.calculate_gain("leaky_relu", 0.01) / math.sqrt(heard))
+    elif isinstance(layer, nn.Linear | nn.Conv2d):
         nn.init.kaiming_normal_(layer.weight, a=0.01, nonlinearity="leaky_relu")
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)
+    else:
+        return
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)

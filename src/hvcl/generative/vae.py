@@ -15,7 +15,7 @@ from hvcl.generative.latent import Asked, Latent, LatentPrior
 from hvcl.generative.layers import Layers
 from hvcl.generative.likelihoods import LikelihoodName, make_likelihood
 from hvcl.layers import MoVELayer
-from hvcl.networks import trunk
+from hvcl.networks import initialise, trunk
 
 
 class Elbo(NamedTuple):
@@ -85,6 +85,9 @@ class MoVEVAE(nn.Module):
         self.log_variance = layers.log_variance(width, latent)
         self.decoder = _decoder(self.input_shape, layers, latent, hidden, channels, sizes)
         self.likelihood = make_likelihood(likelihood, self.input_shape)
+        if channels and not any(isinstance(part, MoVELayer) for part in self.modules()):
+            for part in (*self.encoder, self.mean, *self.decoder):
+                initialise(part)
         experts = self.mean.experts if isinstance(self.mean, MoVELayer) else 1
         self.prior = LatentPrior(latent, conditions, experts)
 
