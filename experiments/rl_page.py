@@ -107,7 +107,7 @@ def chain_table(found: dict[str, dict[str, Any]]) -> str:
     for method, document in found.items():
         results = document["results"]
         ends = [[cumulative(r, above).get(float(len(names))) for r in results] for above in (False, True)]
-        cells = [over(values, 2) for values in ends]
+        cells = [over(values, 2) + _of(values) for values in ends]
         cells += [over([r[key] for r in results], 2) for key in ("average_performance", "forgetting")]
         cells.append("–" if method == "reset" else transfer_of([r["learning_areas"] for r in results], scratch, 2))
         for task in range(len(names)):
@@ -116,6 +116,12 @@ def chain_table(found: dict[str, dict[str, Any]]) -> str:
             cells.append(f"{then} → {now}")
         lines.append(f"| {method} | {' | '.join(cells)} | {len(results)} |")
     return "\n".join(lines)
+
+
+def _of(values: list[float | None]) -> str:
+    """Of how many seeds a mean is, where it is not all of them."""
+    there = sum(value is not None for value in values)
+    return f" ({there} of {len(values)} seeds)" if 0 < there < len(values) else ""
 
 
 def peer_table() -> str:
