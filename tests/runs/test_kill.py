@@ -68,7 +68,7 @@ def test_killed_at_many_random_moments(tmp_path, method, stream):
 
     moments = random.Random(7)
     kills = 0
-    for _ in range(500):
+    for _ in range(100):
         child = start(broken)
         wait = moments.uniform(0.0, duration / 4)
         end = time.monotonic() + wait
@@ -85,6 +85,8 @@ def test_killed_at_many_random_moments(tmp_path, method, stream):
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         kills += 1
+    else:  # a machine that has become much slower since the first run never gets to the end in time: the last one is left alone
+        assert os.waitpid(start(broken), 0)[1] == 0
     assert broken.seed(1).result() is not None
     assert kills >= 5
 
