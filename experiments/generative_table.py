@@ -136,7 +136,7 @@ def speed():
         low, high = line["ratio_q1"], line["ratio_q3"]
         lines.append(f"| {line['name']} | {line['ratio']:.2f} | {low:.2f}-{high:.2f} | {'yes' if line['met'] else '**no**'} |")
     facts = found["environment"]
-    where = f"{facts['processor']}, one thread, load average {facts['load_average']} (the machine was busy)"
+    where = f"{facts['processor']}, one thread, load average {facts['load_average']}"
     return "\n".join([*lines, "", f"Median of {found['rounds']} rounds; batches of {found['batch']}; {where}."])
 
 
