@@ -1,22 +1,14 @@
 """The experiment that shares one pass over the features gives the numbers of separate runs."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from hvcl.evaluation import evaluate
 from hvcl.runs import RunConfig, run
 
-SCRIPT = Path(__file__).resolve().parents[2] / "experiments" / "exact.py"
-
 
 @pytest.fixture
-def script():
-    spec = importlib.util.spec_from_file_location("experiments_exact", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(load):
+    return load("exact")
 
 
 def make(benchmark, method, seeds, stream):

@@ -1,21 +1,15 @@
 """The experiment's script: figures in one file, seeds that are done not run again."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 
 from hvcl.runs import RunConfig
 
-SCRIPT = Path(__file__).resolve().parents[2] / "experiments" / "generative.py"
-
 
 @pytest.fixture
-def script(monkeypatch, tmp_path):
-    spec = importlib.util.spec_from_file_location("experiments_generative", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def script(monkeypatch, tmp_path, load):
+    module = load("generative")
 
     class Small:
         @staticmethod

@@ -1,16 +1,10 @@
 """The script that makes the picture of what the VAE makes of photographs."""
 
-import importlib.util
 import struct
-from pathlib import Path
-
-SCRIPT = Path(__file__).resolve().parents[2] / "experiments" / "generative_pictures.py"
 
 
-def test_originals_and_two_rows_for_each_vae_the_same_every_time(tmp_path, monkeypatch):
-    spec = importlib.util.spec_from_file_location("experiments_generative_pictures", SCRIPT)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+def test_originals_and_two_rows_for_each_vae_the_same_every_time(tmp_path, monkeypatch, load):
+    script = load("generative_pictures")
     pictures = []
     for name in ("first.png", "again.png"):
         arguments = ["--benchmark", "split-digits", "--epochs", "1", "--output", str(tmp_path / name)]

@@ -1,6 +1,5 @@
 """The figures of the robots: settings are those of the search, the page is what results/ holds."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -10,14 +9,7 @@ pytest.importorskip("gymnasium")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(f"experiments_{name}", ROOT / "experiments" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_settings_on_the_chain_are_the_best_looks():
+def test_settings_on_the_chain_are_the_best_looks(load):
     looks = [json.loads(line) for line in (ROOT / "experiments" / "rl_search.jsonl").read_text().splitlines()]
     ours = load("rl")
     for method in {look["method"] for look in looks}:
@@ -27,12 +19,12 @@ def test_settings_on_the_chain_are_the_best_looks():
         assert ours.FOUND.get(method, {}).items() <= document["agent"].items()
 
 
-def test_the_page_holds_what_was_found():
+def test_the_page_holds_what_was_found(load):
     pages = load("rl_page")
     assert pages.PAGE.read_text() == pages.page(pages.documents())
 
 
-def test_all_results_are_of_the_reduced_protocol_and_equal_budgets():
+def test_all_results_are_of_the_reduced_protocol_and_equal_budgets(load):
     found = load("rl_page").documents().values()
     protocols = [document["protocol"] for document in found]
     assert all(protocol == protocols[0] for protocol in protocols)

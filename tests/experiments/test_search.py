@@ -1,6 +1,5 @@
 """What the packaged settings say is what the committed search found."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -12,17 +11,12 @@ from hvcl.runs import RunConfig
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "experiments" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def search(load):
+    return load("search")
 
 
-search = load("search")
-
-
-def test_tuned_settings_are_the_best_of_the_search():
+def test_tuned_settings_are_the_best_of_the_search(search):
     tuned = json.loads((ROOT / "src/hvcl/streams/tuned.json").read_text())
     best = search.best(search.done())
     for (benchmark, method), record in best.items():
@@ -33,7 +27,7 @@ def test_tuned_settings_are_the_best_of_the_search():
     assert tuned["split-cifar100"] == tuned["split-cifar10"]
 
 
-def test_every_method_of_a_benchmark_was_searched_with_the_same_budget():
+def test_every_method_of_a_benchmark_was_searched_with_the_same_budget(search):
     records = search.done()
     for benchmark in search.BENCHMARKS:
         counts = {}
@@ -48,7 +42,7 @@ def test_every_method_of_a_benchmark_was_searched_with_the_same_budget():
                 assert count >= search.TRIALS[benchmark]
 
 
-def test_the_first_of_equal_scores_counts():
+def test_the_first_of_equal_scores_counts(search):
     records = [
         {"benchmark": "b", "method": "m", "accuracy": a, "settings": {"strength": s}} for a, s in ((0.5, 1), (0.7, 2), (0.7, 3))
     ]
@@ -56,7 +50,7 @@ def test_the_first_of_equal_scores_counts():
 
 
 @pytest.fixture(scope="module")
-def documents():
+def documents(load):
     return load("tables").documents()
 
 
