@@ -136,7 +136,7 @@ class MatrixNormal:
         be left of the moments either; then all sums become zero.
         """
         typical = sum(float(panel[:, i * PANEL :].diagonal().sum()) for i, panel in enumerate(before)) / self.features
-        rounding = 1e-5 * typical * self.peak / max(count, 1) + 1e-30
+        rounding = (1e-5 + _resolution(self.features)) * typical * self.peak / max(count, 1) + 1e-30
         moments = self._centred().double()
         if not self.count:
             if float(moments.diagonal().abs().mean()) > rounding:
@@ -349,11 +349,18 @@ def _cholesky(moments: Tensor, ridge: float) -> Tensor:
         matrix = moments.double()
         matrix.diagonal().add_(ridge)
         factor, failed = torch.linalg.cholesky_ex(matrix)
-    if int(failed):
-        # rounding of the sums outweighs so small a ridge: what the sums cannot resolve is noise
-        matrix.diagonal().add_(1e-6 * float(moments.diagonal().mean()))
-        factor = torch.linalg.cholesky(matrix)
+    # rounding of the sums outweighs so small a ridge: what the sums cannot resolve is noise
+    floor = 1e-6 * float(moments.diagonal().mean())
+    while int(failed):
+        matrix.diagonal().add_(floor)
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        floor = max(2 * floor, torch.finfo(torch.float32).tiny)
     return factor
+
+
+def _resolution(features: int) -> float:
+    """Rounding of sums in single precision, as a multiple of the mean diagonal: an eigenvalue may be as large as the trace."""
+    return 4 * torch.finfo(torch.float32).eps * features
 
 
 def _residual(moments: Tensor, ridge: float, weights: Tensor, cross: Tensor) -> Tensor:
