@@ -216,7 +216,5 @@ def invert(inputs: Tensor, outputs: Tensor, mean: Tensor, damping: float) -> Pre
     dampings = [damping * torch.eye(len(factor), device=factor.device, dtype=factor.dtype) for factor in (inputs, outputs)]
     damped = add_products((inputs, outputs), (dampings[0], dampings[1]))
     # row by row, as a checkpoint has them: products of matrices that are stored by columns may differ in their last digits
-    inverses = [
-        torch.cholesky_inverse(torch.linalg.cholesky(factor.double())).to(factor.dtype).contiguous() for factor in damped
-    ]
+    inverses = [torch.cholesky_inverse(torch.linalg.cholesky(factor.double())).to(factor.dtype).contiguous() for factor in damped]
     return Precision(inputs, outputs, mean, inverses[0], inverses[1])
