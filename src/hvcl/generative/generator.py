@@ -13,6 +13,7 @@ from hvcl.generative.latent import Asked, nothing_learned
 from hvcl.generative.vae import Generated, MoVEVAE
 from hvcl.layers import consolidate
 from hvcl.objective import Objective
+from hvcl.optim import load_optimizer_state
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -75,10 +76,7 @@ class Generator:
         self.past = [frozen(self.vae) for _ in state["past"]]
         for vae, past in zip(self.past, state["past"], strict=True):
             vae.load_state_dict(past)
-        optimizer = state["optimizer"]
-        # keys of the optimiser's state are parameter numbers, which JSON turns into strings
-        moments = {int(key): value for key, value in optimizer["state"].items()}
-        self.optimizer.load_state_dict({"state": moments, "param_groups": optimizer["param_groups"]})
+        load_optimizer_state(self.optimizer, state["optimizer"])
         self.objective.load_state_dict(state["objective"])
 
 

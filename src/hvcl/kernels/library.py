@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -330,7 +333,7 @@ def scratch(size: int, purpose: str = "call") -> Tensor:
     """
     areas: dict[str, Tensor] = _scratch.__dict__
     if purpose not in areas or len(areas[purpose]) < size:
-        areas[purpose] = torch.empty(size)
+        areas[purpose] = torch.empty(size, dtype=torch.float32, device="cpu")
     return areas[purpose]
 
 
@@ -374,10 +377,9 @@ def load_library(source: Path) -> ctypes.CDLL | None:
 def _library(compiler: str, source: Path) -> Path:
     """The compiled library in the cache folder; compiled now if it is not there."""
     key = hashlib.sha256("\0".join([source.read_text(), *_COMPILE, compiler, _processor()]).encode()).hexdigest()[:16]
-    path = Path(pooch.os_cache("hvcl")) / "kernels" / f"{source.stem}-{key}.so"
-    if path.exists():
+    path = _private_folder() / f"{source.stem}-{key}.so"
+    if _intact(path):
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         compiled, library = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
         _call(compiler, *_COMPILE, str(source), "-o", str(compiled))
@@ -389,8 +391,53 @@ def _library(compiler: str, source: Path) -> Path:
             except (OSError, subprocess.SubprocessError):
                 if link is _LINKS[-1]:
                     raise
+        digest = Path(folder) / "digest"
+        digest.write_text(hashlib.sha256(library.read_bytes()).hexdigest())
+        library.chmod(0o700)
+        os.replace(digest, path.with_suffix(".sha256"))
         os.replace(library, path)
     return path
+
+
+def _private_folder() -> Path:
+    """The cache folder for libraries, if nobody else can write there; else one of this process alone.
+
+    A library is code: one that another user put there must not be run.
+    """
+    folder = Path(pooch.os_cache("hvcl")) / "kernels"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    reason = _open_to_others(folder)
+    if reason is None:
+        return folder
+    warnings.warn(
+        f"hvcl: compiled code in {folder} is not used, {reason}: it is compiled anew for this process. "
+        "Make the folder yours (chmod go-w), or point XDG_CACHE_HOME elsewhere",
+        stacklevel=2,
+    )
+    own = tempfile.mkdtemp(prefix="hvcl-")
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return Path(own)
+
+
+def _open_to_others(path: Path) -> str | None:
+    """Why others could have put something there, or None if they could not."""
+    if not hasattr(os, "getuid"):
+        return None
+    status = path.stat()
+    if status.st_uid not in (os.getuid(), 0):
+        return f"it belongs to another user (uid {status.st_uid})"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "other users may write to it"
+    return None
+
+
+def _intact(path: Path) -> bool:
+    """Whether a library is there as it was compiled, and by nobody else."""
+    try:
+        digest = path.with_suffix(".sha256").read_text()
+        return _open_to_others(path) is None and hashlib.sha256(path.read_bytes()).hexdigest() == digest
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _call(*command: str) -> None:

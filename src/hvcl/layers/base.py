@@ -191,6 +191,17 @@ class MoVELayer(VariationalModule):
 
     # -- forward ------------------------------------------------------------------------------------------------------
 
+    def _check_type(self, x: Tensor) -> None:
+        """Raise `InputError` for numbers of a type that the layer cannot compute with."""
+        own = self.posterior.mean.dtype
+        if own == torch.float16 and self.training and torch.is_grad_enabled():
+            raise InputError(
+                "variances and KLs underflow in float16: train in float32 (within torch.autocast, if you like), "
+                "and use .half() for predictions alone"
+            )
+        if x.dtype != own and not torch.is_autocast_enabled(x.device.type):
+            raise InputError(f"the layer's weights are {own} and its input is {x.dtype}: convert the input with x.to({own})")
+
     def _mixture(self, x: Tensor) -> Tensor:
         """The layer's answer to a batch ``[B, ...]``."""
         if self.gate is None:

@@ -90,6 +90,9 @@ class _MoVEConvBase(MoVELayer):
                 f"{type(self).__name__} expects (batch, {self.in_channels}, {places}) or ({self.in_channels}, {places}), "
                 f"got a tensor of shape {tuple(x.shape)}"
             )
+        if 0 in x.shape[-self.dimensions :]:
+            raise InputError(f"{type(self).__name__} needs inputs of at least one place, got a tensor of shape {tuple(x.shape)}")
+        self._check_type(x)
         return unbatched
 
     def _answer(self, x: Tensor) -> Tensor:

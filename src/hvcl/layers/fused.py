@@ -268,7 +268,7 @@ def _lay_out(dense: Dense | Conv, sizes: dict[str, int], keep: bool = True) -> t
     for name, size in sizes.items():
         places[name] = (end, end + size)
         end += -(-size // 16) * 16  # whole cache lines
-    memory = torch.empty(end) if keep else scratch(end)
+    memory = torch.empty(end, dtype=torch.float32, device="cpu") if keep else scratch(end)
     address = memory.data_ptr()
     for name, (begin, _) in places.items():
         setattr(dense, name, address + 4 * begin)

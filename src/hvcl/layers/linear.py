@@ -49,6 +49,7 @@ class MoVELinear(MoVELayer):
         """``(*, in_features)`` to ``(*, out_features)``."""
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise InputError(f"MoVELinear expects (*, {self.in_features}), got a tensor of shape {tuple(x.shape)}")
+        self._check_type(x)
         if x.dim() == 2:
             return self._mixture(x)
         flat = x.reshape(-1, self.in_features)

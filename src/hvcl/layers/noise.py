@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hvcl.kernels import load_kernels
 
-_SIGNS = 2.0 * (torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1) - 1.0
+_SIGNS = (2 * (torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1) - 1).to(torch.float32)
 """All 256 bytes as rows of eight signs."""
 
 

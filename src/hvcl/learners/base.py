@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hvcl.errors import InputError
 from hvcl.learners.experts import ExpertLog
+from hvcl.learners.random import float32
 from hvcl.problem import Problem
 
 State = dict[str, Any]
@@ -42,22 +43,34 @@ class Learner(ABC):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
-    @abstractmethod
     def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
         """Learn from one batch; returns the named terms of the loss.
 
+        A batch that does not fit raises `InputError`, and nothing has changed.
+
         Args:
-            x: inputs ``[B, *problem.input_shape]``, finite.
+            x: inputs ``[B, *problem.input_shape]``, finite, of any floating-point type (they are learned from in float32).
             y: output units ``[B]``, integers below ``problem.outputs``.
             task: task ids ``[B]`` in Task-IL, None elsewhere.
         """
+        with float32():
+            return self.learn(*self.accept(x, y, task))
+
+    @abstractmethod
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
+        """`observe` with a batch that fits: what a method implements."""
 
     def end_task(self) -> None:
         """A task is over. Only told when the stream has boundaries; learners that need none do nothing here."""
 
-    @abstractmethod
     def predict(self, x: Tensor, task: Tensor | None = None) -> Tensor:
         """Class probabilities ``[B, problem.outputs]``; in Task-IL zero outside the head of each example's task."""
+        with float32():
+            return self.infer(*self.accept_inputs(x, task))
+
+    @abstractmethod
+    def infer(self, x: Tensor, task: Tensor | None) -> Tensor:
+        """`predict` with inputs that fit: what a method implements."""
 
     @property
     def memory(self) -> str:
@@ -77,8 +90,8 @@ class Learner(ABC):
     def load_state_dict(self, state: State) -> None:
         """Go on from `state`."""
 
-    def check_inputs(self, x: Tensor, task: Tensor | None) -> None:
-        """Raise `InputError` for inputs that do not fit the problem."""
+    def accept_inputs(self, x: Tensor, task: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Inputs in float32 and task ids as int64, without a gradient; `InputError` for what does not fit the problem."""
         problem = self.problem
         if tuple(x.shape[1:]) != problem.input_shape or x.dim() == 0:
             raise InputError(f"inputs must have shape (batch, {_list(problem.input_shape)}), got {tuple(x.shape)}")
@@ -86,6 +99,7 @@ class Learner(ABC):
             raise InputError("the batch is empty: give at least one example")
         if not x.is_floating_point():
             raise InputError(f"inputs must be floating point, got {x.dtype}: convert them with x.float()")
+        x = x.detach().to(torch.float32)
         # one sum is far cheaper than a mask; only when it is not finite (or overflows) look closer
         if not bool(torch.isfinite(x.sum())) and not bool(x.isfinite().all()):
             bad = int((~x.flatten(1).isfinite().all(1)).sum())
@@ -93,22 +107,24 @@ class Learner(ABC):
         if (task is None) != (problem.task_outputs is None):
             raise InputError("task ids must be given in Task-IL, and only there")
         if task is not None and problem.task_outputs is not None:
-            if task.shape != x.shape[:1] or task.is_floating_point():
-                raise InputError(f"task must hold one integer for each of the {len(x)} examples, got {tuple(task.shape)}")
-            _check_range("task ids", task, len(problem.task_outputs))
+            task = _integers("task ids", task, len(x), len(problem.task_outputs))
+        return x, task
 
-    def check_batch(self, x: Tensor, y: Tensor, task: Tensor | None) -> None:
-        """Raise `InputError` for a batch that does not fit the problem."""
-        self.check_inputs(x, task)
-        if y.shape != x.shape[:1] or y.is_floating_point():
-            raise InputError(f"targets must be {len(x)} integers, got {y.dtype} of shape {tuple(y.shape)}")
-        _check_range("targets", y, self.problem.outputs)
+    def accept(self, x: Tensor, y: Tensor, task: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """A batch as `learn` takes it: float32 inputs, int64 targets; `InputError` for what does not fit the problem."""
+        x, task = self.accept_inputs(x, task)
+        return x, _integers("targets", y, len(x), self.problem.outputs), task
 
 
-def _check_range(name: str, values: Tensor, limit: int) -> None:
+def _integers(name: str, values: Tensor, count: int, limit: int) -> Tensor:
+    """So many integers from 0 to `limit` - 1, as int64."""
+    if values.shape != (count,) or values.is_floating_point() or values.is_complex():
+        raise InputError(f"{name} must be {count} integers, got {values.dtype} of shape {tuple(values.shape)}")
+    values = values.long()
     low, high = (int(v) for v in torch.aminmax(values))
     if low < 0 or high >= limit:
         raise InputError(f"{name} must lie between 0 and {limit - 1}, got values from {low} to {high}")
+    return values
 
 
 def _list(shape: tuple[int, ...]) -> str:

@@ -92,9 +92,9 @@ class EpisodicLearner(GradientLearner):
         self.episodes = Episodes(problem, config.memory, seed, self.device)
         self.step = 0
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step, and then the batch is remembered."""
-        terms = super().observe(x, y, task)
+        terms = super().learn(x, y, task)
         self.episodes.add(Stored(x, y, task))
         self.step += 1
         if self.problem.task_steps is None and self.step % self.config.segment_steps == 0:

@@ -128,9 +128,8 @@ class Exact(Learner):
 
     # -- learning -----------------------------------------------------------------------------------------------------------
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """Add the batch to the sums; the first `warmup` examples wait for the feature map that is taken from them."""
-        self.check_batch(x, y, task)
         if self.experts is None:
             before = self.waiting
             self.waiting = [*before, (x.clone(), y.clone(), None if task is None else task.clone())]
@@ -219,7 +218,7 @@ class Exact(Learner):
         Raises:
             InputError: if they cannot all have been learned; then nothing has changed.
         """
-        self.check_batch(x, y, None if self.problem.task_outputs is None else torch.zeros_like(y))
+        x, y, _ = self.accept(x, y, None if self.problem.task_outputs is None else torch.zeros_like(y))
         if experts is not None and (experts.shape != y.shape or experts.is_floating_point()):
             raise InputError(f"experts must be {len(y)} integers, got {experts.dtype} of shape {tuple(experts.shape)}")
         if self.experts is None:
@@ -245,13 +244,12 @@ class Exact(Learner):
     # -- predicting ---------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def predict(self, x: Tensor, task: Tensor | None = None) -> Tensor:
+    def infer(self, x: Tensor, task: Tensor | None) -> Tensor:
         """p(y|x); uniform before the first example."""
-        self.check_inputs(x, task)
         if self.experts is None and self.waiting:
             ready = copy.deepcopy(self)
             ready._flush()
-            p = ready.predict(x, task)
+            p = ready.infer(x, task)
             self.expert_probabilities = ready.expert_probabilities
             return p
         outputs = self.problem.outputs

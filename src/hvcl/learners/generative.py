@@ -154,15 +154,14 @@ class GenerativeReplay(GradientLearner):
 
     # -- learning --------------------------------------------------------------------------------------------------------------
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step on the batch and as many generated examples; before it, on a task-free stream, a look for a boundary."""
-        self.check_batch(x, y, task)
         self.vaes()[0].check(x)
         if self.finder is not None and self.finder.crossed(x, y, task):
             self.end_task()
         with self.random.active():
             self.replayed = self.draw(len(x))
-        terms = super().observe(x, y, task)
+        terms = super().learn(x, y, task)
         with self.random.active():
             terms |= self.train_generator(x.to(self.device), y.to(self.device))
         self.replayed = None
@@ -288,7 +287,7 @@ class GenerativeReplay(GradientLearner):
     @torch.no_grad()
     def reconstruct(self, x: Tensor) -> Tensor:
         """Each input as the generator gives it back; where there are several VAEs, the one that does it best."""
-        self.check_inputs(x, None if self._heads is None else torch.zeros(len(x), dtype=torch.long))
+        x, _ = self.accept_inputs(x, None if self._heads is None else torch.zeros(len(x), dtype=torch.long))
         x = x.to(self.device)
         answers = torch.stack([vae.reconstruct(x) for vae in self.vaes()])
         errors = (answers - x).flatten(2).square().sum(2)

@@ -14,6 +14,7 @@ from hvcl.errors import InputError, RunError
 from hvcl.learners.base import Learner, State
 from hvcl.learners.random import RandomState
 from hvcl.networks import ConvFactory, DenseFactory, build_network, plain_conv
+from hvcl.optim import load_optimizer_state
 from hvcl.problem import Problem
 
 Terms = dict[str, Tensor | float]
@@ -83,9 +84,8 @@ class GradientLearner(Learner):
             conv=conv,
         )
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step of Adam on `loss`."""
-        self.check_batch(x, y, task)
         x, y = x.to(self.device), y.to(self.device)
         with self.random.active():
             terms = self.loss(x, y, task)
@@ -119,9 +119,8 @@ class GradientLearner(Learner):
         return outputs.masked_fill(~self._heads[task.to(self.device)], -torch.inf)
 
     @torch.no_grad()
-    def predict(self, x: Tensor, task: Tensor | None = None) -> Tensor:
+    def infer(self, x: Tensor, task: Tensor | None) -> Tensor:
         """Softmax of the logits, in evaluation mode."""
-        self.check_inputs(x, task)
         self.network.eval()
         try:
             return self.probabilities(x.to(self.device), task).cpu()
@@ -149,10 +148,7 @@ class GradientLearner(Learner):
         """Go on from `state`."""
         with saved_state_fits():
             self.network.load_state_dict(state["network"])
-            # keys of the optimiser's state are parameter numbers, which JSON turns into strings
-            optimizer = state["optimizer"]
-            moments = {int(key): value for key, value in optimizer["state"].items()}
-            self.optimizer.load_state_dict({"state": moments, "param_groups": optimizer["param_groups"]})
+            load_optimizer_state(self.optimizer, state["optimizer"])
             self.random.load_state(state["random"])
 
 

@@ -108,9 +108,8 @@ class Growing(Learner):
 
     # -- learning --------------------------------------------------------------------------------------------------------------
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """The gate divides the batch, and each expert's network takes one step on its part; terms are means over examples."""
-        self.check_batch(x, y, task)
         experts = self._by_task(task) if task is not None else self._by_gate(x, y)
         most = int(experts.mode()[0])
         if self.current is not None and most != self.current:
@@ -203,9 +202,8 @@ class Growing(Learner):
     # -- prediction ------------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def predict(self, x: Tensor, task: Tensor | None = None) -> Tensor:
+    def infer(self, x: Tensor, task: Tensor | None) -> Tensor:
         """sum_m p(m|x) p(y|x,m)."""
-        self.check_inputs(x, task)
         self.expert_probabilities = weights = self.responsibilities(x, task)
         mixed = torch.zeros(len(x), self.problem.outputs)
         for expert, member in enumerate(self.members):

@@ -179,9 +179,9 @@ class HVCLReplay(GenerativeReplay, HVCL):
             self.place += count
         return Replayed(*(None if column is None else column[rows] for column in self.pool))  # type: ignore[arg-type]
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """A step; what labels exactly learns from the first pass over a task only, for it must count no example twice."""
-        terms = super().observe(x, y, task)
+        terms = super().learn(x, y, task)
         new = min(len(x), self.task_examples - self.counted)
         if self.exact is not None and new > 0:
             self.exact.observe(x[:new].cpu(), y[:new].cpu(), None if task is None else task[:new].cpu())

@@ -35,12 +35,12 @@ class Joint(GradientLearner):
         super().__init__(problem, config, seed)
         self._restart_due = False
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step; the first one after a boundary begins anew."""
         if self._restart_due:
             self.start()
             self._restart_due = False
-        return super().observe(x, y, task)
+        return super().learn(x, y, task)
 
     def end_task(self) -> None:
         """The next task's data hold this task's as well: begin anew with the next batch."""

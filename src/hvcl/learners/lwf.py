@@ -70,9 +70,9 @@ class LwF(GradientLearner):
         """Labels that had occurred when the teacher was made."""
         self.boundaries = 0
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step; remembers which labels there are."""
-        terms = super().observe(x, y, task)
+        terms = super().learn(x, y, task)
         self.seen[y] = True
         return terms
 

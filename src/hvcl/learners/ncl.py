@@ -120,9 +120,9 @@ class NCL(GradientLearner):
         """The dense and convolutional layers by name."""
         return {name: layer for name, layer in self.network.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)}
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step; the first pass over a task is remembered until the task is over."""
-        terms = super().observe(x, y, task)
+        terms = super().learn(x, y, task)
         self.data.add(x, y, task)
         return terms
 

@@ -138,9 +138,9 @@ class MeasuredLearner(QuadraticLearner):
         super().__init__(problem, config, seed)
         self.data = TaskData(problem, examples)
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step; the first pass over a task is remembered until the task is over."""
-        terms = super().observe(x, y, task)
+        terms = super().learn(x, y, task)
         self.data.add(x, y, task)
         return terms
 

@@ -9,8 +9,22 @@ import torch
 from torch import Tensor
 
 
+@contextmanager
+def float32() -> Iterator[None]:
+    """New tensors are of type float32 inside, whatever the default outside is."""
+    outside = torch.get_default_dtype()
+    if outside == torch.float32:
+        yield
+        return
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(outside)
+
+
 class RandomState:
-    """The global random state of torch, one's own for as long as it is needed.
+    """The global random state of torch, one's own for as long as it is needed, and float32 as default type with it.
 
     Dropout and initialisers draw from torch's global generator and take no other. Swapping the state in and out keeps a
     learner reproducible whatever else draws random numbers, and leaves everybody else's numbers alone.
@@ -25,7 +39,8 @@ class RandomState:
         outside = torch.get_rng_state()
         torch.set_rng_state(self._state)
         try:
-            yield
+            with float32():
+                yield
         finally:
             if keep:
                 self._state = torch.get_rng_state()

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from hvcl.configuration import configure
 from hvcl.learners.base import Learner
+from hvcl.learners.random import float32
 from hvcl.problem import Problem
 from hvcl.registry import Registry, first_line
 
@@ -56,4 +57,5 @@ def method(name: str) -> Method:
 def create(name: str, problem: Problem, seed: int = 0, **settings: Any) -> Learner:
     """A new learner, e.g. ``create("hvcl", stream.problem, seed=1, experts=4)``; `settings` are its configuration's fields."""
     chosen = method(name)
-    return chosen.learner(problem, configure(chosen.config, settings), seed)
+    with float32():
+        return chosen.learner(problem, configure(chosen.config, settings), seed)

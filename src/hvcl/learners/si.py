@@ -62,10 +62,10 @@ class SI(QuadraticLearner):
         self.path = {name: torch.zeros_like(weight) for name, weight in self.network.named_parameters()}
         self.beginning = {name: weight.detach().clone() for name, weight in self.network.named_parameters()}
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step, and its share in the path integral."""
         before = {name: weight.detach().clone() for name, weight in self.network.named_parameters()}
-        terms = super().observe(x, y, task)
+        terms = super().learn(x, y, task)
         penalised = "penalty" in terms
         with torch.no_grad():
             for name, weight in self.network.named_parameters():

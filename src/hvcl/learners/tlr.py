@@ -80,9 +80,9 @@ class TLR(GradientLearner):
         with self.random.active(keep=False):
             self.generator = make_generator(config.noise, config.hidden[-1]).to(self.device).eval()
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step; the first pass over a task is remembered until the task is over."""
-        terms = super().observe(x, y, task)
+        terms = super().learn(x, y, task)
         self.data.add(x, y, task)
         return terms
 

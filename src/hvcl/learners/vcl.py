@@ -102,11 +102,10 @@ class VCL(VariationalLearner):
 
     # -- learning -----------------------------------------------------------------------------------------------------------
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step; with a coreset, the steps of the first pass are taken when it is complete."""
         if not self.selects:
-            return super().observe(x, y, task)
-        self.check_batch(x, y, task)
+            return super().learn(x, y, task)
         if self.data.missing > 0:
             self.data.add(x, y, task)
             return self._learn_first_pass() if self.data.missing == 0 else {"waiting": float(self.data.missing)}
@@ -129,7 +128,7 @@ class VCL(VariationalLearner):
         self._tuned = None
         assert self._held_out is not None
         rest = batch.rows(~torch.isin(fingerprints(batch.x), self._held_out))
-        return super().observe(rest.x, rest.y, rest.task) if len(rest) else {}
+        return super().learn(rest.x, rest.y, rest.task) if len(rest) else {}
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """The negative evidence lower bound per example."""

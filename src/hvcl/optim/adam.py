@@ -11,6 +11,7 @@ from torch.optim.adam import adam
 
 from hvcl.errors import InputError
 from hvcl.kernels import AdamStep, ExpertUpdate, Kernels, Products, load_kernels, scratch
+from hvcl.optim.state import Shapes, check_optimizer_state
 from hvcl.posteriors import MeanFieldGaussian
 from hvcl.posteriors.deferral import Collected
 
@@ -277,6 +278,16 @@ class VariationalAdam(torch.optim.Optimizer):
             return posterior.mean, posterior.prior_mean, posterior.rho, posterior.prior_log_sigma
         return posterior.mean, posterior.prior_mean, posterior.prior_log_sigma
 
+    def state_shapes(self) -> dict[int, Shapes]:
+        """By the number of the parameter, the shapes of what is kept beside the moments: experts count their own steps."""
+        experts = {id(p.mean): p.experts for p in self.posteriors}
+        experts |= {id(p.rho): p.experts for p in self.posteriors if p.sigma_kind == "weight"}
+        return {
+            number: {"step": (experts[id(parameter)],), "kl": (experts[id(parameter)],)}
+            for number, parameter in enumerate(self.param_groups[0]["params"])
+            if id(parameter) in experts
+        }
+
     def state_dict(self) -> dict[str, Any]:
         """Moments, step counts, and the experts' KLs as the last step left them, unless the weights or priors changed since."""
         for posterior in self.posteriors:
@@ -285,8 +296,14 @@ class VariationalAdam(torch.optim.Optimizer):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved state; what is remembered of the weights is restored bit by bit."""
+        """Go on from a saved state; what is remembered of the weights is restored bit by bit.
+
+        A state that does not fit (of another network, say) raises `InputError`, and nothing has changed.
+        """
+        check_optimizer_state(self, state_dict, self.state_shapes())
         super().load_state_dict(state_dict)
+        for state in self.state.values():
+            state.update({name: value.contiguous() for name, value in state.items()})
         for posterior in self.posteriors:
             posterior.deferral.clear()
             kl = self.state[posterior.mean].get("kl")

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hvcl.errors import InputError
+
 
 class SmallAdam:
     """The numbers of ``torch.optim.Adam(parameters, lr, fused=True)``, by one call a step and without hooks, groups or closures.
@@ -19,7 +21,7 @@ class SmallAdam:
         self.lr = lr
         self._first: list[Tensor] = [torch.zeros_like(p) for p in parameters]
         self._second: list[Tensor] = [torch.zeros_like(p) for p in parameters]
-        self._count = torch.zeros(())
+        self._count = torch.zeros((), dtype=torch.float32)
         self._counts = [self._count] * len(parameters)
 
     def zero_grad(self) -> None:
@@ -52,8 +54,14 @@ class SmallAdam:
         return {"first": self._first, "second": self._second, "count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from `state_dict`."""
-        for mine, theirs in ((self._first, state_dict["first"]), (self._second, state_dict["second"])):
-            for tensor, saved in zip(mine, theirs, strict=True):
-                tensor.copy_(saved)
+        """Go on from `state_dict`; one that does not fit raises `InputError`, and nothing has changed."""
+        pairs = [*zip(self._first, state_dict["first"], strict=True), *zip(self._second, state_dict["second"], strict=True)]
+        for mine, saved in [*pairs, (self._count, state_dict["count"])]:
+            if saved.shape != mine.shape or saved.dtype != mine.dtype:
+                raise InputError(
+                    f"the optimiser's state does not fit: {saved.dtype} of shape {tuple(saved.shape)}, "
+                    f"expected {mine.dtype} of shape {tuple(mine.shape)}"
+                )
+        for mine, saved in pairs:
+            mine.copy_(saved)
         self._count.copy_(state_dict["count"])

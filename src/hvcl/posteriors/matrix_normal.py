@@ -66,7 +66,7 @@ class MatrixNormal:
         self.count = 0
         self.peak = 0  # the largest count so far: the sums' rounding is that of sums as large
         starts = range(0, features, PANEL)
-        self.panels = [torch.zeros(min(PANEL, features - i), min(i + PANEL, features)) for i in starts]
+        self.panels = [torch.zeros(min(PANEL, features - i), min(i + PANEL, features), dtype=torch.float32) for i in starts]
         self.feature_sum = torch.zeros(features, dtype=torch.float64)
         self.cross = torch.zeros(features, outputs, dtype=torch.float64)
         self.target_sum = torch.zeros(outputs, dtype=torch.float64)

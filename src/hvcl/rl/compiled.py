@@ -49,7 +49,7 @@ class Compiled:
         self.layers: list[StackedMoVELinear] = []
         self.parameters: list[Tensor] = []
         self.free: list[Workspace] = []
-        self.anchor = torch.zeros((), requires_grad=True)
+        self.anchor = torch.zeros((), dtype=torch.float32, requires_grad=True)
         """What asks for a backward pass; the parameters' gradients are put into their `.grad` there, all at once."""
         self.diverse = False
         """Whether the next passes are to give the diversity."""
@@ -125,16 +125,17 @@ class Workspace:
         first = layers[0]
         copies, experts = first.copies, first.experts
         self.kept: list[Tensor] = []
-        self.x = torch.zeros(rows, first.inputs)
+        self.x = self._new(rows, first.inputs)
         shape = (len(layers), copies * experts)
-        self.usage, self.g_usage, self.kl = torch.ones(shape), torch.zeros(shape), torch.zeros(shape)
-        self.statistics, self.g_statistics = torch.zeros(len(layers) * copies, 3), torch.zeros(3)
-        self.out = [torch.zeros(copies, rows, layer.outputs) for layer in layers]
+        self.usage, self.g_usage, self.kl = (self._new(*shape) for _ in range(3))
+        self.usage.fill_(1.0)
+        self.statistics, self.g_statistics = self._new(len(layers) * copies, 3), self._new(3)
+        self.out = [self._new(copies, rows, layer.outputs) for layer in layers]
         self.g_out = [self._brief("g_out", copies, rows, layer.outputs) for layer in layers]
         self.g_in = [self._brief("g_in", copies, rows, layer.inputs) for layer in layers]
         self.shapes = [p.shape for layer in layers for p in layer.parameters_in_order()]
         self.sizes = [shape.numel() for shape in self.shapes]
-        self.gradient = torch.zeros(sum(self.sizes)) if purpose == "learn" else self._brief("gradient", sum(self.sizes))
+        self.gradient = self._new(sum(self.sizes)) if purpose == "learn" else self._brief("gradient", sum(self.sizes))
         """Of all parameters, in order."""
         parts = self.gradient.split(self.sizes)
         self.gradients = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
@@ -228,8 +229,8 @@ class Workspace:
         """Through all layers: the answers and, if the pass is to be learned from, the terms."""
         if x.stride(1) != 1:
             x = x.contiguous()
-        network, answers = self.network, torch.empty(self.rows, self.width)
-        terms = torch.empty(len(NAMES)) if self.purpose == "learn" else None
+        network, answers = self.network, torch.empty(self.rows, self.width, dtype=torch.float32)
+        terms = torch.empty(len(NAMES), dtype=torch.float32) if self.purpose == "learn" else None
         network.given, network.stride, network.answers = x.data_ptr(), x.stride(0), answers.data_ptr()
         network.terms = None if terms is None else terms.data_ptr()
         network.diverse = diverse

@@ -42,8 +42,8 @@ class StackedDense(nn.Module):
         self.sizes = (inputs, *hidden, outputs)
         for number, (before, after) in enumerate(itertools.pairwise((inputs, *hidden, outputs))):
             bound = 1 / math.sqrt(before)
-            weight = torch.empty((before, copies * after) if number == 0 else (copies, before, after))
-            bias = torch.empty(copies * after if number == 0 else (copies, 1, after))
+            weight = torch.empty((before, copies * after) if number == 0 else (copies, before, after), dtype=torch.float32)
+            bias = torch.empty(copies * after if number == 0 else (copies, 1, after), dtype=torch.float32)
             self.register_parameter(f"weight{number}", nn.Parameter(weight.uniform_(-bound, bound)))
             self.register_parameter(f"bias{number}", nn.Parameter(bias.uniform_(-bound, bound)))
 
@@ -80,8 +80,8 @@ class _Call:
         rows, chain, sizes = len(x), self.chain, self.sizes
         if x.stride(1) != 1 or x.stride(0) < x.shape[1]:  # rows apart from each other are fine, rows over each other are not
             x = x.contiguous()
-        self.hidden = torch.empty(rows * self.copies * sum(sizes[1:-1]))
-        answers = torch.empty(rows, self.copies * sizes[-1])
+        self.hidden = torch.empty(rows * self.copies * sum(sizes[1:-1]), dtype=torch.float32)
+        answers = torch.empty(rows, self.copies * sizes[-1], dtype=torch.float32)
         of_sizes = (ctypes.c_int64 * len(sizes))(*sizes)
         addresses = _addresses(parameters)
         self.kept = x, of_sizes, addresses
@@ -97,7 +97,7 @@ class _Call:
         chain, rows = self.chain, len(grad)
         grad = grad.contiguous()
         gradients = [torch.empty_like(p) for p in parameters]
-        g_x = torch.empty(rows, self.sizes[0]) if needs_x else None
+        g_x = torch.empty(rows, self.sizes[0], dtype=torch.float32) if needs_x else None
         addresses = _addresses(gradients)
         chain.g_answers, chain.gradients = grad.data_ptr(), ctypes.addressof(addresses) if gradients else None
         chain.g_x = None if g_x is None else g_x.data_ptr()

@@ -77,8 +77,8 @@ class _Sample(torch.autograd.Function):
 def _squash(outputs: Tensor, mask: Tensor, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
     """Actions, log-probabilities, and what the way back needs."""
     rows, actions = mask.shape
-    noise = torch.randn(rows, actions)
-    action, density, kept = torch.empty(rows, actions), torch.empty(rows), torch.empty(2, rows, actions)
+    noise, action = torch.randn(rows, actions, dtype=torch.float32), torch.empty(rows, actions, dtype=torch.float32)
+    density, kept = torch.empty(rows, dtype=torch.float32), torch.empty(2, rows, actions, dtype=torch.float32)
     given = (outputs.data_ptr(), noise.data_ptr(), mask.data_ptr(), mask.stride(0))
     kernels.squash_forward(rows, actions, *LOG_SIGMA, *given, action.data_ptr(), density.data_ptr(), kept.data_ptr())
     return action, density, kept

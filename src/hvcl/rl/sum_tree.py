@@ -12,7 +12,7 @@ from hvcl.kernels import load_kernels
 Indices = NDArray[np.int64]
 Weights = NDArray[np.float64]
 
-_ANY = torch.zeros(1)
+_ANY = torch.zeros(1, dtype=torch.float32)
 """Stands for tensors that kernels can work on."""
 
 

@@ -1,0 +1,79 @@
+"""States of optimisers from files: checked before anything changes, because compiled code trusts their sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hvcl.errors import InputError
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes of state tensors by name, where they differ from the parameter's own."""
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """`optimizer.load_state_dict(state)` for a state that may come from a file.
+
+    Keys that JSON has turned into strings become numbers again. A state that does not fit raises `InputError`, and the optimiser
+    is as it was.
+    """
+    moments = {int(key): value for key, value in state["state"].items()}
+    document = {"state": moments, "param_groups": state["param_groups"]}
+    shapes = getattr(optimizer, "state_shapes", dict)
+    check_optimizer_state(optimizer, document, shapes())
+    optimizer.load_state_dict(document)
+
+
+def check_optimizer_state(
+    optimizer: torch.optim.Optimizer, state: dict[str, Any], special: Mapping[int, Shapes] | None = None
+) -> None:
+    """Raise `InputError` unless every tensor of a state has the shape and type that this optimiser's own would have.
+
+    A tensor has its parameter's shape, but for the number of steps, which is a scalar. `special` has the exceptions, by the
+    number of the parameter.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    _check_groups(optimizer.param_groups, state["param_groups"])
+    for number, entries in state["state"].items():
+        if not 0 <= number < len(parameters):
+            raise InputError(f"the optimiser's state is of a parameter number {number}, and there are {len(parameters)}")
+        shapes = (special or {}).get(number, {"step": ()})
+        for name, value in entries.items():
+            wanted = shapes.get(name, tuple(parameters[number].shape))
+            _check_tensor(f"{name} of parameter {number}", value, wanted, parameters[number])
+
+
+def _check_tensor(name: str, value: Any, shape: tuple[int, ...], parameter: Tensor) -> None:
+    if not isinstance(value, Tensor):
+        raise InputError(f"the optimiser's state does not fit: {name} is a {type(value).__name__}, not a tensor")
+    if tuple(value.shape) != shape:
+        raise InputError(f"the optimiser's state does not fit: {name} has shape {tuple(value.shape)}, expected {shape}")
+    if value.dtype not in (parameter.dtype, torch.float32):
+        raise InputError(f"the optimiser's state does not fit: {name} is {value.dtype}, expected {parameter.dtype}")
+
+
+def _check_groups(ours: list[dict[str, Any]], theirs: Any) -> None:
+    if not isinstance(theirs, list) or len(theirs) != len(ours):
+        raise InputError("the optimiser's state does not fit: it has another number of parameter groups")
+    for mine, saved in zip(ours, theirs, strict=True):
+        if not isinstance(saved, dict) or len(saved.get("params", ())) != len(mine["params"]):
+            raise InputError("the optimiser's state does not fit: it has another number of parameters")
+        for name, value in mine.items():
+            if name != "params" and not _alike(value, saved.get(name)):
+                raise InputError(
+                    f"the optimiser's state does not fit: its {name} is {saved.get(name)!r}, where ours is {value!r}"
+                )
+
+
+def _alike(ours: Any, theirs: Any) -> bool:
+    """Whether a setting from a file is of the kind of ours."""
+    if isinstance(ours, tuple | list):
+        parts = isinstance(theirs, tuple | list) and len(theirs) == len(ours)
+        return parts and all(_alike(a, b) for a, b in zip(ours, theirs, strict=True))
+    if isinstance(ours, bool) or not isinstance(ours, int | float):
+        return bool(ours == theirs)
+    return isinstance(theirs, int | float) and not isinstance(theirs, bool) and math.isfinite(theirs) and theirs >= 0
