@@ -27,10 +27,10 @@ from measure import PAGE, Contest, environment, interleave, one_thread, quartile
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hvcl.kernels import load_kernels
 from hvcl.layers import MoVEConv2d, MoVELayer, MoVELinear, sampling
 from hvcl.networks import build_network
 from hvcl.objective import Objective
+from hvcl.ops import load as load_library
 from hvcl.optim import VariationalAdam
 
 LEARNING_RATE = 1e-5
@@ -355,7 +355,7 @@ def layer_cases(kind: str, quick: bool) -> list[Case]:
     options = [
         Ours(estimator, sigma, m, diversity)
         for estimator, sigma, m, diversity in itertools.product(
-            ("flipout", "local", "draws", "mean"), ("weight", "unit"), experts, (True, False)
+            ("flipout", "local", "mean"), ("weight", "unit"), experts, (True, False)
         )
         if (m > 1 or not diversity) and (kind == "mlp" or diversity or m == 1)
     ]
@@ -616,7 +616,7 @@ def goals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             for name, row in by_name.items()
             if name.startswith("conv/")
             and (row["experts"], row.get("optimizer")) == (experts, "variational")
-            and row["estimator"] in ("flipout", "local", "draws")
+            and row["estimator"] in ("flipout", "local")
         ]
         if conv:
             best = min(conv, key=lambda row: row["ratio"])
@@ -680,7 +680,7 @@ def facts_of_objective() -> int | None:
 
 
 def has_kernels() -> bool:
-    return load_kernels(torch.zeros(1)) is not None
+    return load_library() is not None
 
 
 def main() -> int:

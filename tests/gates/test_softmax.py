@@ -19,15 +19,15 @@ def gate():
 
 @pytest.fixture
 def features():
-    return torch.randn(6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return torch.randn(1, 6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 def test_is_a_linear_softmax(gate, features):
     log_p, weight, bias = gate(features), gate.weight.tolist(), gate.bias.tolist()
     for b in range(6):
-        scores = [math.exp(sum(weight[m][i] * features[b, i].item() for i in range(4)) + bias[m]) for m in range(3)]
+        scores = [math.exp(sum(weight[m][i] * features[0, b, i].item() for i in range(4)) + bias[m]) for m in range(3)]
         for m in range(3):
-            assert log_p[b, m].item() == pytest.approx(math.log(scores[m] / sum(scores)), rel=1e-10)
+            assert log_p[0, b, m].item() == pytest.approx(math.log(scores[m] / sum(scores)), rel=1e-10)
 
 
 def test_gradient(gate, features):
@@ -38,13 +38,13 @@ def test_gradient(gate, features):
 
 
 def test_is_finite_far_out(gate):
-    log_p = gate(torch.full((1, 4), 1e6, dtype=torch.float64))
+    log_p = gate(torch.full((1, 1, 4), 1e6, dtype=torch.float64))
     assert log_p.isfinite().all()
     assert log_p.exp().sum().item() == pytest.approx(1)
 
 
 def test_the_first_prior_is_uniform_on_every_input(gate, features):
-    torch.testing.assert_close(gate.prior(features), torch.full((6, 3), -math.log(3), dtype=torch.float64))
+    torch.testing.assert_close(gate.prior(features), torch.full((1, 6, 3), -math.log(3), dtype=torch.float64))
 
 
 def test_consolidate_makes_the_gate_its_own_prior_and_then_leaves_it_alone(gate, features):
@@ -55,7 +55,7 @@ def test_consolidate_makes_the_gate_its_own_prior_and_then_leaves_it_alone(gate,
         gate.weight.add_(1.0)
         gate.bias.mul_(2.0)
     assert torch.equal(gate.prior(features), old)
-    other = torch.randn(6, 4, dtype=torch.float64)
+    other = torch.randn(1, 6, 4, dtype=torch.float64)
     assert not torch.allclose(gate.prior(other), old)  # evaluated on the input that it is given
 
 
@@ -81,4 +81,4 @@ def test_reset_starts_anew(gate, features):
     gate.reset_parameters()
     assert not torch.equal(gate.weight, before)
     assert torch.equal(gate.bias, torch.zeros(3))
-    torch.testing.assert_close(gate.prior(features), torch.full((6, 3), -math.log(3), dtype=torch.float64))
+    torch.testing.assert_close(gate.prior(features), torch.full((1, 6, 3), -math.log(3), dtype=torch.float64))

@@ -106,7 +106,7 @@ class Reference:
             total = sum(p[m] for m in chosen)
             return {m: p[m] / total for m in chosen}
         (m,) = chosen
-        return {m: p[m] / p[m].detach() if self.routing == "sample" else p[m]}
+        return {m: p[m] if self.routing == "argmax" else p[m] / p[m].detach()}
 
     def forward(self, x: Tensor, draws: Draws | None = None) -> Tensor:
         """The layer's output: with the noise of `draws` in training, with the posterior means without."""
@@ -114,7 +114,7 @@ class Reference:
             mixture = [{0: torch.ones((), dtype=x.dtype)} for _ in x]
         else:
             p = self.gate(x)
-            race = draws.exponentials[0] if draws is not None and self.routing == "sample" else None
+            race = draws.exponentials[0][0] if draws is not None and self.routing == "sample" else None
             mixture = [self.weights(p[b], chosen) for b, chosen in enumerate(self.choices(p, race))]
         slots = [(m, b) for m in range(self.experts) for b in range(len(x)) if m in mixture[b]]
         means, sigmas = self.parameters["posterior.mean"], self.sigmas(self.parameters["posterior.rho"])

@@ -8,7 +8,7 @@ import torch
 from hvcl.layers import MoVELinear
 from hvcl.layers.dispatch import Segment, route
 
-ROUTINGS = pytest.mark.parametrize("routing", ["argmax", "sample"])
+ROUTINGS = pytest.mark.parametrize("routing", ["argmax", "sample", "straight-through"])
 
 
 def log_probabilities(rows: int, experts: int, seed: int = 0) -> torch.Tensor:
@@ -20,7 +20,7 @@ def log_probabilities(rows: int, experts: int, seed: int = 0) -> torch.Tensor:
 @ROUTINGS
 class TestPlan:
     def plan(self, top_k, routing):
-        return route(log_probabilities(9, 4), top_k, routing, True)
+        return route(log_probabilities(9, 4).unsqueeze(0), top_k, routing, True)
 
     def test_every_row_has_k_slots_each_in_its_experts_segment(self, top_k, routing):
         plan = self.plan(top_k, routing)
@@ -42,7 +42,7 @@ class TestPlan:
         mass = {b: sum(log_p[b, m].exp().item() for m, c in zip(experts, rows, strict=True) if c == b) for b in range(9)}
         for weight, m, b in zip(plan.weights.tolist(), experts, rows, strict=True):
             p = log_p[b, m].exp().item()
-            expected = p / mass[b] if top_k > 1 else 1.0 if routing == "sample" else p
+            expected = p / mass[b] if top_k > 1 else p if routing == "argmax" else 1.0
             assert weight == pytest.approx(expected, rel=1e-12)
 
     def test_combine_after_gather_is_the_weighted_identity(self, top_k, routing):
@@ -64,7 +64,7 @@ class TestPlan:
 
     def test_weights_carry_gradients_to_the_gate(self, top_k, routing):
         log_p = log_probabilities(9, 4).requires_grad_()
-        plan = route(log_p, top_k, routing, True)
+        plan = route(log_p.unsqueeze(0), top_k, routing, True)
         (plan.combine(torch.randn(9 * top_k, 1, dtype=torch.float64))).sum().backward()
         assert (log_p.grad.abs().sum(1) > 1e-6).all()
 
@@ -73,7 +73,7 @@ class TestRoute:
     def test_argmax_takes_the_most_probable(self):
         log_p = log_probabilities(20, 5)
         for k in (1, 2, 3):
-            plan = route(log_p, k, "argmax", True)
+            plan = route(log_p.unsqueeze(0), k, "argmax", True)
             rows = plan.gather(torch.arange(20.0).unsqueeze(1)).flatten().long().tolist()
             experts = [s.expert for s in plan.segments for _ in range(s.start, s.stop)]
             chosen = {b: {m for m, c in zip(experts, rows, strict=True) if c == b} for b in range(20)}
@@ -81,7 +81,7 @@ class TestRoute:
 
     def test_one_expert_for_all_moves_nothing(self):
         log_p = torch.tensor([0.1, 0.8, 0.1]).log().expand(6, 3)
-        plan = route(log_p, 1, "argmax", True)
+        plan = route(log_p.unsqueeze(0), 1, "argmax", True)
         assert plan.segments == [Segment(1, 0, 6)]
         x = torch.randn(6, 2)
         assert plan.gather(x) is x
@@ -90,7 +90,7 @@ class TestRoute:
     @ROUTINGS
     @pytest.mark.parametrize("top_k", [1, 2, 3])
     def test_an_empty_batch_has_no_segments(self, routing, top_k):
-        plan = route(torch.zeros(0, 3), top_k, routing, True)
+        plan = route(torch.zeros(1, 0, 3), top_k, routing, True)
         assert plan.segments == []
         assert plan.weights.shape == (0,)
 
@@ -98,7 +98,7 @@ class TestRoute:
         """30,000 rows with one gate: chi-square with 3 degrees of freedom below 16.3 (p = 0.001)."""
         p = torch.tensor([0.5, 0.3, 0.15, 0.05])
         torch.manual_seed(0)
-        plan = route(p.log().expand(30_000, 4), 1, "sample", True)
+        plan = route(p.log().expand(1, 30_000, 4), 1, "sample", True)
         observed = torch.tensor([float(s.stop - s.start) for s in plan.segments])
         assert ((observed - 30_000 * p) ** 2 / (30_000 * p)).sum() < 16.3
 
@@ -106,7 +106,7 @@ class TestRoute:
         """P({i, j}) = p_i p_j / (1 - p_i) + p_j p_i / (1 - p_j); 30,000 rows, chi-square with 2 degrees of freedom < 13.8."""
         p = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
         torch.manual_seed(1)
-        plan = route(p.log().expand(30_000, 3), 2, "sample", True)
+        plan = route(p.log().expand(1, 30_000, 3), 2, "sample", True)
         present = torch.zeros(30_000, 3)
         rows = plan.gather(torch.arange(30_000).unsqueeze(1)).flatten()
         for segment in plan.segments:
@@ -124,10 +124,10 @@ class TestRoute:
     @pytest.mark.parametrize("top_k", [1, 2])
     def test_sampling_is_for_training_only(self, top_k):
         log_p = log_probabilities(50, 4)
-        drawn, best = route(log_p, top_k, "sample", False), route(log_p, top_k, "argmax", False)
+        drawn, best = route(log_p.unsqueeze(0), top_k, "sample", False), route(log_p.unsqueeze(0), top_k, "argmax", False)
         assert drawn.segments == best.segments
         assert torch.equal(drawn.slots, best.slots)
-        assert route(log_p, top_k, "sample", True).segments != best.segments
+        assert route(log_p.unsqueeze(0), top_k, "sample", True).segments != best.segments
 
 
 class TestGateGradientOfDrawnExperts:
@@ -145,7 +145,7 @@ class TestGateGradientOfDrawnExperts:
         layer.gate.register_forward_hook(lambda _m, _i, out: out.retain_grad() or out)
         values = loss(layer(x.expand(draws, 2)))
         values.sum().backward()
-        by_log_p = layer.gate_log_probabilities.grad
+        by_log_p = layer._trace.log_p.grad[0]
         p = layer.gate_log_probabilities[0].detach().exp()
         per_draw = by_log_p - by_log_p.sum(1, keepdim=True) * p  # through the log-softmax, to the logits
         torch.testing.assert_close(per_draw.sum(0), layer.gate.bias.grad, rtol=1e-8, atol=1e-8)

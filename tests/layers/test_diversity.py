@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
 import torch
 
 from hvcl.layers import MoVELinear
-from hvcl.layers.diversity import JITTER, known_distances, log_determinant, median_width, squared_distances
+from hvcl.layers.diversity import JITTER, _LogDeterminant, _value, median_width, squared_distances
+from hvcl.ops import load
+from hvcl.ops.diversity import log_determinant as compiled
 
 
 def explicit(mean, sigma):
@@ -59,7 +62,7 @@ class TestLogDeterminant:
         mean = torch.tensor([[0.0], [math.sqrt(0.7)]], dtype=torch.float64)
         sigma = torch.ones_like(mean)
         k = math.exp(-0.7 / (2 * width**2))
-        value = log_determinant(mean, sigma, 1.0, squared_distances(mean, sigma), torch.tensor(width, dtype=torch.float64))
+        value = _LogDeterminant.apply(mean, sigma, 1.0, squared_distances(mean, sigma), torch.tensor(width, dtype=torch.float64))
         assert value.item() == pytest.approx(math.log((1 + JITTER) ** 2 - k**2), rel=1e-10)
         assert value.exp().item() == pytest.approx(1 - k**2, abs=3 * JITTER)
 
@@ -68,9 +71,24 @@ class TestLogDeterminant:
         mean = torch.randn(4, 10, dtype=torch.float64)
         distances = squared_distances(mean, mean.exp())
         widths = (torch.tensor(w, dtype=torch.float64) for w in (1e-2, 1e4))
-        small, large = (log_determinant(mean, mean.exp(), 1.0, distances, w).item() for w in widths)
+        small, large = (_LogDeterminant.apply(mean, mean.exp(), 1.0, distances, w).item() for w in widths)
         assert small == pytest.approx(4 * math.log1p(JITTER), abs=1e-9)
         assert large == pytest.approx(math.log(4 + JITTER) + 3 * math.log(JITTER), abs=1e-2)
+
+    @pytest.mark.skipif(load() is None, reason="no compiled library")
+    @pytest.mark.parametrize("experts", [2, 5, 64])
+    def test_compiled_agrees(self, experts):
+        """Value to 1e-6, and with it the Laplacian that its gradient is made of."""
+        torch.manual_seed(0)
+        mean = torch.randn(experts, 10, dtype=torch.float64, requires_grad=True)
+        sigma = torch.zeros_like(mean)
+        distances = squared_distances(mean, sigma)
+        width = torch.tensor(3.0, dtype=torch.float64)
+        value = _LogDeterminant.apply(mean, sigma, 1.0, distances, width)
+        value.backward()
+        found, laplacian = compiled(load(), distances, 3.0, JITTER)
+        assert found == pytest.approx(value.item(), rel=1e-6)
+        torch.testing.assert_close(-4 * laplacian.double() @ mean.detach(), mean.grad, rtol=1e-3, atol=1e-4)
 
     def test_its_gradient_parts_experts_that_are_close(self):
         torch.manual_seed(0)
@@ -89,15 +107,18 @@ class Owner:
 
 
 @pytest.mark.parametrize("sigma", ["weight", "unit"])
-class TestKnownDistances:
-    def build(self, sigma):
+@pytest.mark.parametrize("copies", [1, 2])
+class TestCollected:
+    """The diversity of a posterior whose gradients are collected, with distances that are remembered from step to step."""
+
+    def build(self, sigma, copies):
         torch.manual_seed(0)
-        layer = MoVELinear(40, 30, experts=4, sigma=sigma)
+        layer = MoVELinear(40, 30, experts=4, sigma=sigma, copies=copies)
         with torch.no_grad():
             layer.posterior.rho.normal_(-1, 0.5)
         owner = Owner()
-        layer.posterior.deferral.begin(owner)
-        return layer.posterior, 1.0 if sigma == "weight" else 40.0, owner
+        layer.posterior.collector.begin(owner)
+        return layer, 1.0 if sigma == "weight" else 40.0, owner
 
     def step(self, posterior, *experts):
         """As an optimiser does it."""
@@ -106,33 +127,34 @@ class TestKnownDistances:
         with torch.no_grad():
             for t in of:
                 t[list(experts)] += 0.1 * torch.randn_like(t[list(experts)])
-        posterior.deferral.stepped(list(experts), before, *of)
+        posterior.collector.stepped(list(experts), before, *of)
 
-    def fresh(self, posterior, repeats):
-        """What somebody computes who remembers nothing."""
-        posterior.deferral._distances = None
-        return known_distances(posterior, repeats)
+    def value(self, layer, repeats, remembers=True):
+        if not remembers:
+            layer.posterior.collector._distances = None
+        value, laplacian = _value(layer.posterior, layer.posterior.rho.detach(), repeats, layer.kernel_width)
+        return torch.cat([value.reshape(1), laplacian.flatten()])
 
-    def test_are_the_distances(self, sigma):
-        posterior, repeats, _owner = self.build(sigma)
-        expected = squared_distances(posterior.mean.double(), posterior.sigma_of(posterior.rho).double(), repeats)
-        torch.testing.assert_close(known_distances(posterior, repeats).double(), expected, rtol=1e-4, atol=1e-4)
+    def test_is_the_diversity(self, sigma, copies):
+        layer, repeats, _owner = self.build(sigma, copies)
+        found = self.value(layer, repeats)[0]
+        plain = copy.deepcopy(layer).double()
+        assert found.item() == pytest.approx(plain.diversity().item(), rel=1e-4)
 
-    def test_remembering_changes_no_bit(self, sigma):
+    def test_remembering_changes_no_bit(self, sigma, copies):
         """A run that is resumed remembers nothing and must go on the same."""
-        posterior, repeats, _owner = self.build(sigma)
-        known_distances(posterior, repeats)
+        layer, repeats, _owner = self.build(sigma, copies)
+        self.value(layer, repeats)
         for experts in ((1,), (0, 3), ()):
-            self.step(posterior, *experts)
-            before = known_distances(posterior, repeats)
-            assert torch.equal(before, self.fresh(posterior, repeats))
+            self.step(layer.posterior, *experts)
+            assert torch.equal(self.value(layer, repeats), self.value(layer, repeats, remembers=False))
 
-    def test_sees_changes_from_elsewhere(self, sigma):
-        posterior, repeats, _owner = self.build(sigma)
-        before = known_distances(posterior, repeats)
+    def test_sees_changes_from_elsewhere(self, sigma, copies):
+        layer, repeats, _owner = self.build(sigma, copies)
+        before = self.value(layer, repeats)
         with torch.no_grad():
-            posterior.mean[2] += 1.0
-        self.step(posterior, 0)
-        after = known_distances(posterior, repeats)
-        assert torch.equal(after, self.fresh(posterior, repeats))
-        assert (after[2] != before[2]).sum() == 3
+            layer.posterior.mean[2] += 1.0
+        self.step(layer.posterior, 0)
+        after = self.value(layer, repeats)
+        assert torch.equal(after, self.value(layer, repeats, remembers=False))
+        assert not torch.equal(after, before)

@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from hvcl.errors import InputError
 from hvcl.features.base import FeatureMap
-from hvcl.kernels.patches import PatchKernels, load_patch_kernels
+from hvcl.ops import Library, usable
+from hvcl.ops.patches import check_cells, patches_of, threshold_and_pool
 
 BLOCK = 384
 """Filters that are applied at once: their responses to one image should stay in the processor's cache."""
@@ -101,15 +102,15 @@ class PatchFeatures(FeatureMap):
     def _compute(self, x: Tensor) -> Tensor:
         x = x.float().contiguous()
         pooled = x.new_zeros(len(x), 2, self.grid**2, self.filters)
-        kernels = load_patch_kernels() if x.device.type == "cpu" else None
+        library = usable(x)
         for size, first, count in self._banks():
             cells = self._cells(size)
             share = 1 / torch.bincount(cells.long(), minlength=self.grid**2)
             part = pooled[..., first : first + count]
-            if kernels is None:
+            if library is None:
                 self._pool_plain(x, size, cells, part)
             else:
-                self._pool_compiled(kernels, x, size, cells, part)
+                self._pool_compiled(library, x, size, cells, part)
             part *= (share / 2 if self.mirror else share).unsqueeze(1)
         if self.root:
             pooled.sqrt_()
@@ -128,7 +129,7 @@ class PatchFeatures(FeatureMap):
         weights = weights.view(channels, size, size, -1).flip(2).reshape(weights.shape)
         return weights, cells.view(-1, width - size + 1).flip(1).reshape(-1)
 
-    def _pool_compiled(self, kernels: PatchKernels, x: Tensor, size: int, cells: Tensor, pooled: Tensor) -> None:
+    def _pool_compiled(self, library: Library, x: Tensor, size: int, cells: Tensor, pooled: Tensor) -> None:
         weights, offset = self.state[f"weights{size}"], self.state[f"offset{size}"]
         sides = [(weights, cells)] + ([self._mirrored(size, cells)] if self.mirror else [])
         blocks = [
@@ -139,13 +140,16 @@ class PatchFeatures(FeatureMap):
         constant = float(self.state[f"constant{size}"])
         rows, scale = x.new_empty(len(cells), len(weights)), x.new_empty(len(cells))
         responses = {width: x.new_empty(len(cells), width) for width in {len(part) for _, part, _, _ in blocks}}
+        for _, _, places, _ in blocks:
+            check_cells(places, self.grid**2)
         for image, sums in zip(x, pooled, strict=True):
-            kernels.patches_of(image, size, constant, rows, scale)
+            patches_of(library, image, size, constant, rows, scale)
             up, down = sums
             for side, part, places, k in blocks:
                 out = responses[len(part)]
                 torch.mm(rows, side, out=out)
-                kernels.threshold_and_pool(out, scale, part, places, self.threshold, up[:, k:], down[:, k:])
+                columns = slice(k, k + len(part))
+                threshold_and_pool(library, out, scale, part, places, self.threshold, up[:, columns], down[:, columns])
 
     def _pool_plain(self, x: Tensor, size: int, cells: Tensor, pooled: Tensor) -> None:
         weights, offset = self.state[f"weights{size}"], self.state[f"offset{size}"]

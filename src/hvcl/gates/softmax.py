@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 
 class SoftmaxGate(nn.Module):
@@ -15,6 +14,11 @@ class SoftmaxGate(nn.Module):
 
     Its weights are not sampled (a second stochastic step would hinder specialisation). The prior is the previous
     gate *evaluated on the current input*; before the first task its weights are zero, which makes it uniform.
+
+    Args:
+        in_features: numbers that it reads.
+        experts: M.
+        copies: C, gates of one shape side by side, each with features and experts of its own; `weight` is ``[C * M, in]``.
     """
 
     prior_weight: Tensor
@@ -24,15 +28,17 @@ class SoftmaxGate(nn.Module):
         self,
         in_features: int,
         experts: int,
+        copies: int = 1,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        self.copies = copies
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.weight = nn.Parameter(torch.empty(experts, in_features, **factory))
-        self.bias = nn.Parameter(torch.empty(experts, **factory))
-        self.register_buffer("prior_weight", torch.empty(experts, in_features, **factory))
-        self.register_buffer("prior_bias", torch.empty(experts, **factory))
+        self.weight = nn.Parameter(torch.empty(copies * experts, in_features, **factory))
+        self.bias = nn.Parameter(torch.empty(copies * experts, **factory))
+        self.register_buffer("prior_weight", torch.empty(copies * experts, in_features, **factory))
+        self.register_buffer("prior_bias", torch.empty(copies * experts, **factory))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -43,12 +49,16 @@ class SoftmaxGate(nn.Module):
                 zero.zero_()
 
     def forward(self, features: Tensor) -> Tensor:
-        """log p(m|x), ``[B, M]``."""
-        return F.linear(features, self.weight, self.bias).log_softmax(1)
+        """log p(m|x), ``[C, B, in]`` to ``[C, B, M]``."""
+        return self._log_softmax(features, self.weight, self.bias)
 
     def prior(self, features: Tensor) -> Tensor:
-        """log p(m|x) of the prior gate on the same input, ``[B, M]``."""
-        return F.linear(features, self.prior_weight, self.prior_bias).log_softmax(1)
+        """log p(m|x) of the prior gate on the same features."""
+        return self._log_softmax(features, self.prior_weight, self.prior_bias)
+
+    def _log_softmax(self, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        weight, bias = weight.unflatten(0, (self.copies, -1)), bias.view(self.copies, 1, -1)
+        return (features @ weight.transpose(1, 2) + bias).log_softmax(2)
 
     @torch.no_grad()
     def consolidate(self) -> None:

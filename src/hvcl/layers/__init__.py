@@ -1,6 +1,6 @@
 """MoVE layers: drop-in counterparts of torch.nn's layers with a mixture of variational experts inside."""
 
-from hvcl.layers.base import MoVELayer, MoVEOptions
+from hvcl.layers.base import MoVELayer
 from hvcl.layers.conv import (
     MoVEConv1d,
     MoVEConv2d,
@@ -18,6 +18,8 @@ from hvcl.layers.module import (
     sampling,
     variational_modules,
 )
+from hvcl.layers.options import MoVEOptions
+from hvcl.layers.stack import MoVEStack
 
 __all__ = [
     "LossTerm",
@@ -30,6 +32,7 @@ __all__ = [
     "MoVELayer",
     "MoVELinear",
     "MoVEOptions",
+    "MoVEStack",
     "VariationalModule",
     "consolidate",
     "loss_terms",

@@ -7,16 +7,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, Unpack, cast
 
-import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from hvcl.errors import InputError
-from hvcl.kernels import Kernels, load_kernels
-from hvcl.layers.base import TINY, MoVELayer, MoVEOptions, _require_positive, _Trace
+from hvcl.gates import SoftmaxGate
+from hvcl.layers.base import TINY, MoVELayer
 from hvcl.layers.dispatch import Plan
-from hvcl.layers.fused import Geometry, conv_layer
+from hvcl.layers.options import MoVEOptions, require_positive
+from hvcl.layers.trace import Trace
+from hvcl.ops import MOST_EXPERTS, Library, usable
+from hvcl.ops.conv import Convolution, Geometry, Work, run
+from hvcl.ops.gate import gate as compiled_gate
+from hvcl.ops.pool import mean_and_max
 
 SIZES = 16
 """Different numbers of rows that an expert may get in a batch; see `Plan.padded`."""
@@ -49,7 +52,7 @@ class _MoVEConvBase(MoVELayer):
         experts: int,
         options: MoVEOptions,
     ) -> None:
-        _require_positive(in_channels=in_channels, out_channels=out_channels, groups=groups)
+        require_positive(in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:
             raise InputError(
                 f"in_channels ({in_channels}) and out_channels ({out_channels}) must be divisible by groups ({groups})"
@@ -98,12 +101,12 @@ class _MoVEConvBase(MoVELayer):
     def _answer(self, x: Tensor) -> Tensor:
         return self._mixture(x.unsqueeze(0)).squeeze(0) if self._is_unbatched(x) else self._mixture(x)
 
+    def _mixture(self, x: Tensor) -> Tensor:
+        """The answer to a batch."""
+        return self._plain(x)
+
     def _arrange(self, plan: Plan, batch: int) -> Plan:
         return plan.padded(max(1, batch // SIZES)) if batch >= SIZES else plan
-
-    @property
-    def _one_norm(self) -> bool:
-        return self.groups == 1
 
     def _norm(self, x: Tensor) -> Tensor:
         # weights of one commute with the sum over channels: a convolution of one channel per group is enough
@@ -116,8 +119,7 @@ class _MoVEConvBase(MoVELayer):
         return self._operator(energy, energy.new_ones(self.groups, 1, *self.kernel_size), None)
 
     def _gate_input(self, x: Tensor) -> Tensor:
-        pooled: Tensor = _MeanAndMax.apply(x)  # type: ignore[no-untyped-call]
-        return pooled
+        return mean_and_max(x)
 
     def _per_channel(self, values: Tensor, like: Tensor) -> Tensor:
         return values.view(*values.shape, *[1] * self.dimensions)
@@ -149,7 +151,7 @@ class _MoVEConvNd(_MoVEConvBase):
         experts: int = 2,
         **options: Unpack[MoVEOptions],
     ) -> None:
-        _require_positive(groups=groups)
+        require_positive(groups=groups)
         channels = in_channels // groups
         super().__init__(
             in_channels,
@@ -181,28 +183,46 @@ class _MoVEConvNd(_MoVEConvBase):
         return self._answer(x)
 
     def _mixture(self, x: Tensor) -> Tensor:
-        compiled = self._compiled_layer(x)
-        if compiled is None:
-            return super()._mixture(x)
-        if self.gate is None:
-            self._trace = _Trace()
-            return conv_layer(x, self.bias, self.posterior, None, *compiled)
-        return conv_layer(x, self.bias, self.posterior, self._route(self.gate, self._gate_input(x)), *compiled)
-
-    def _compiled_layer(self, x: Tensor) -> tuple[Geometry, Kernels] | None:
-        """What computes the experts and their mixing in one call, in the cases that it knows."""
+        geometry = self._geometry()
+        library = None if geometry is None or min(geometry.places(tuple(x.shape[2:]))) < 1 else self._library(x)
+        if library is None or geometry is None:
+            return self._plain(x)
         posterior = self.posterior
-        if not (posterior.collects and self.is_sampling and len(x) and self.top_k == 1 and self.dimensions < 3):
+        log_sigma = posterior.log_sigma if self.noise else posterior.rho
+        layer = Convolution(posterior.mean, log_sigma, self.bias, geometry, self.noise)
+        work = None if self.gate is None else self._work(self.gate, x, library)
+        if work is None:
+            self._trace = Trace()
+        return run(library, layer, work, x, posterior.collector if posterior.collects else None)
+
+    def _library(self, x: Tensor) -> Library | None:
+        """The compiled code, if it can serve this batch."""
+        if self.experts > MOST_EXPERTS or not x.numel():
             return None
-        if (self.estimator, posterior.sigma_kind) not in (("flipout", "weight"), ("local", "unit")):
+        gate = self.gate
+        parameters = (self.posterior.mean, self.posterior.rho, self.bias)
+        library = usable(x, *parameters, *(() if gate is None else (gate.weight, gate.bias)))
+        return library if library is not None and library.has_gemm else None
+
+    def _work(self, gate: SoftmaxGate, x: Tensor, library: Library) -> Work:
+        """Ask the gate, and remember its answer for the terms."""
+        parts = (gate.weight, gate.bias, gate.prior_weight, gate.prior_bias)
+        routed = compiled_gate(
+            library,
+            self._gate_input(x),
+            *parts,
+            top_k=self.top_k,
+            sampled=self.routes_randomly,
+            through=self.routing != "argmax",
+        )
+        self._trace = Trace(routed.log_p.unsqueeze(0), usage=routed.usage, terms=routed.terms)
+        return Work(routed.weights, routed.rows, routed.starts, self.top_k)
+
+    def _geometry(self) -> Geometry | None:
+        """What compiled code is told of the convolution; None for what it does not know."""
+        if self.dimensions > 2 or self.groups != 1 or self.padding_mode != "zeros" or isinstance(self.padding, str):
             return None
-        if self.groups != 1 or self.padding_mode != "zeros" or isinstance(self.padding, str):
-            return None
-        geometry = Geometry(self.kernel_size, self.stride, self.padding, self.dilation)
-        kernels = load_kernels(x)
-        if kernels is None or not kernels.has_gemm or load_kernels(posterior.mean) is None:
-            return None
-        return (geometry, kernels) if min(geometry.places(tuple(x.shape[2:]))) > 0 else None
+        return Geometry(self.kernel_size, self.stride, self.padding, self.dilation)
 
     def _operator(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         padding = self.padding
@@ -257,7 +277,7 @@ class _MoVEConvTransposeNd(_MoVEConvBase):
     ) -> None:
         if padding_mode != "zeros":
             raise InputError(f"only padding_mode='zeros' is defined for transposed convolutions, got {padding_mode!r}")
-        _require_positive(groups=groups)
+        require_positive(groups=groups)
         channels = in_channels // groups
         super().__init__(
             in_channels,
@@ -311,34 +331,6 @@ class _MoVEConvTransposeNd(_MoVEConvBase):
         geometry = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
         answer: Tensor = type(self)._function(x, weight, bias, *geometry)
         return answer
-
-
-class _MeanAndMax(torch.autograd.Function):
-    """Mean and maximum over all places, ``[B, C, ...]`` to ``[B, 2 C]``; the gradient in one write instead of six passes."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        kernels = load_kernels(x)
-        if kernels is not None:
-            pooled, where = kernels.pool_forward(x)
-        else:
-            places = x.flatten(2)
-            top, where = places.max(2)
-            pooled = torch.cat([places.mean(2), top], 1)
-        ctx.save_for_backward(where)
-        ctx.shape, ctx.kernels = x.shape, kernels
-        return pooled
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (where,) = ctx.saved_tensors
-        if ctx.kernels is not None:
-            return cast(Tensor, ctx.kernels.pool_backward(grad.contiguous(), where, ctx.shape))
-        channels, places = ctx.shape[1], math.prod(ctx.shape[2:])
-        spread = (grad[:, :channels] / places).unsqueeze(2).expand(-1, -1, places).contiguous()
-        spread.scatter_add_(2, where.unsqueeze(2), grad[:, channels:].unsqueeze(2))
-        return cast(Tensor, spread.view(ctx.shape))
 
 
 def _units_first(units: Tensor, dimensions: int) -> Tensor:

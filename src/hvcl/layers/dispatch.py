@@ -3,6 +3,9 @@
 Rows are sorted by expert once (stable), every active expert gets its slice, and the inverse permutation puts the
 answers back. Both moves are permutations, so each one's gradient is the other move: gathers in both directions and
 never a scatter.
+
+While somebody looks through torch's eyes (torch.compile, torch.export, torch.func, ...) shapes must not depend on numbers: then
+every expert gets the whole batch, and answers that were not asked for have weight zero.
 """
 
 from __future__ import annotations
@@ -14,9 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from hvcl.kernels import load_kernels
-
-Routing = Literal["argmax", "sample"]
+Routing = Literal["argmax", "sample", "straight-through"]
 
 
 class Segment(NamedTuple):
@@ -50,9 +51,6 @@ class Plan:
 
     def combine(self, y: Tensor) -> Tensor:
         """Weight the answers in slot order and sum every row's k answers: ``[B, ...]``."""
-        if self.top_k == 1 and len(y) and load_kernels(y) is not None:
-            mixed: Tensor = _Mix.apply(y, self.weights.contiguous(), self.rows, self.slots)  # type: ignore[no-untyped-call]
-            return mixed
         y = y * self.weights.view(-1, *[1] * (y.dim() - 1))
         if self.rows is None:
             return y
@@ -81,38 +79,68 @@ class Plan:
         return Plan(segments, torch.cat(weights), torch.cat(rows), slots, self.top_k)
 
 
-def route(log_probabilities: Tensor, top_k: int, routing: Routing, training: bool) -> Plan:
-    r"""Choose k experts for every row of ``log_probabilities [B, M]`` and lay out the work.
+@dataclass(frozen=True)
+class WholePlan(Plan):
+    """Every expert computes the whole batch of its copy; `weights` are those of ``[C, M, B]``, most of them zero."""
+
+    copies: int = 1
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Every copy's rows once for each of its experts."""
+        parts = x.unflatten(0, (self.copies, -1))
+        experts = len(self.segments) // self.copies
+        every: Tensor = parts.unsqueeze(1).expand(-1, experts, *parts.shape[1:]).flatten(0, 2)
+        return every
+
+    def combine(self, y: Tensor) -> Tensor:
+        """Weighted, and summed over the experts."""
+        y = y * self.weights.view(-1, *[1] * (y.dim() - 1))
+        summed: Tensor = y.unflatten(0, (self.copies, len(self.segments) // self.copies, -1)).sum(1).flatten(0, 1)
+        return summed
+
+    def padded(self, multiple: int) -> Plan:
+        """All segments are of one size already."""
+        return self
+
+
+def route(log_probabilities: Tensor, top_k: int, routing: Routing, training: bool, whole: bool = False) -> Plan:
+    r"""Choose k experts for every row of ``log_probabilities [C, B, M]`` and lay out the work of C copies as one batch.
 
     - ``argmax``: the k most probable experts. For k = 1 the answer is weighted by p(m|x) itself: a softmax over the one
       chosen logit would be 1 and leave the gate without a gradient.
-    - ``sample`` (training only): k experts drawn without replacement from p (Gumbel top-k). For k = 1 the weight is
-      p / stop_gradient(p): 1 in value, and in the backward pass the gradient of log p times the answer's share of the loss
-      (the score-function estimator, unbiased where the loss is linear in the answer). Outside training the most probable
-      experts are taken, with the weight in value that training gave them.
+    - ``straight-through``: the same experts; for k = 1 the weight is p / stop_gradient(p): 1 in value, so that a deep network's
+      signal does not shrink with every layer; its gradient is that of log p times the answer's share of the loss.
+    - ``sample`` (training only): k experts drawn without replacement from p (Gumbel top-k), weighted as straight-through. Where
+      the loss is linear in the answer this is the score-function estimator, unbiased. Outside training the most probable
+      experts are taken.
 
-    For k > 1 the original probabilities are renormalised over the chosen k, whichever way they were chosen.
+    For k > 1 the original probabilities are renormalised over the chosen k, whichever way they were chosen. With `whole`, every
+    expert is given the whole batch.
     """
-    batch, experts = log_probabilities.shape
+    copies, batch, experts = log_probabilities.shape
     scores = log_probabilities.detach()
     if routing == "sample" and training:
         scores = scores - torch.empty_like(scores).exponential_().log_()
     if top_k == 1:
-        chosen = scores.argmax(1, keepdim=True)
+        chosen = scores.argmax(2, keepdim=True)
     elif top_k == experts:
-        chosen = torch.arange(experts, device=scores.device).expand(batch, experts)
+        chosen = torch.arange(experts, device=scores.device).expand(copies, batch, experts)
     else:
-        chosen = scores.topk(top_k, dim=1).indices
-    log_weights = log_probabilities.gather(1, chosen)
+        chosen = scores.topk(top_k, dim=2).indices
+    log_weights = log_probabilities.gather(2, chosen)
     if top_k > 1:
-        weights = log_weights.softmax(1)
-    elif routing == "sample":
-        weights = (log_weights - log_weights.detach()).exp()
-    else:
+        weights = log_weights.softmax(2)
+    elif routing == "argmax":
         weights = log_weights.exp()
+    else:
+        weights = (log_weights - log_weights.detach()).exp()
+    if whole:
+        every = torch.zeros_like(log_probabilities).scatter(2, chosen, weights).transpose(1, 2)
+        segments = [Segment(expert, expert * batch, (expert + 1) * batch) for expert in range(copies * experts)]
+        return WholePlan(segments, every.reshape(-1), None, None, top_k, copies)
 
-    expert_of = chosen.flatten()
-    counts = torch.bincount(expert_of, minlength=experts).tolist()
+    expert_of = (chosen + experts * torch.arange(copies, device=chosen.device).view(-1, 1, 1)).flatten()
+    counts = torch.bincount(expert_of, minlength=copies * experts).tolist()
     weights = weights.flatten()
     if top_k == 1 and max(counts, default=0) == len(expert_of):  # nothing to sort
         return sorted_plan(counts, weights, expert_of, expert_of)
@@ -155,25 +183,6 @@ class _Gather(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         return _to_rows(grad, ctx.slots, ctx.top_k), None, None, None
-
-
-class _Mix(torch.autograd.Function):
-    """Weighting and putting back for k = 1, in one compiled pass each way."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, weights: Tensor, rows: Tensor | None, slots: Tensor | None) -> Tensor:
-        kernels = load_kernels(y)
-        assert kernels is not None
-        ctx.save_for_backward(y, weights, rows)
-        return kernels.mix_forward(y, weights, slots)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        y, weights, rows = ctx.saved_tensors
-        kernels = load_kernels(y)
-        assert kernels is not None
-        return *kernels.mix_backward(grad.contiguous(), y, weights, rows), None, None
 
 
 class _Combine(torch.autograd.Function):

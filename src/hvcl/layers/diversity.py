@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hvcl.kernels import load_kernels
+from hvcl.ops import MOST_EXPERTS, usable
+from hvcl.ops import diversity as compiled
 from hvcl.posteriors import MeanFieldGaussian
 
 JITTER = 1e-4
@@ -42,46 +43,61 @@ def median_width(distances: Tensor) -> Tensor:
     return torch.where(median > 0, median.sqrt(), torch.ones_like(median))
 
 
-def log_determinant(mean: Tensor, sigma: Tensor, repeats: float, distances: Tensor, width: Tensor) -> Tensor:
-    r"""log det(K + jitter I) with :math:`K_{ij} = \exp(-W_2^2(q_i, q_j) / (2 h^2))`, by Cholesky.
+def diversity(posterior: MeanFieldGaussian, widths: Tensor) -> Tensor:
+    r"""Sum over copies of log det(K + jitter I) with :math:`K_{ij} = \exp(-W_2^2(q_i, q_j) / (2 h^2))` of the copy's experts.
 
     K is an RBF kernel on the stacked (mu, sigma), hence positive semi-definite. det itself would underflow and has no gradient at
-    identical experts; its logarithm has neither trouble. A large h makes K singular, a small one saturates it. `distances` are
-    those of `mean` and `sigma`; the gradient goes to these two, in closed form.
+    identical experts; its logarithm has neither trouble. A large h makes K singular, a small one saturates it. `widths` ``[C]``
+    are the copies' h; one that is zero is measured now, by the median heuristic, and written there.
     """
-    value: Tensor = _LogDeterminant.apply(mean, sigma, repeats, distances, width)  # type: ignore[no-untyped-call]
-    return value
+    copies = len(widths)
+    repeats = 1.0 if posterior.sigma_kind == "weight" else posterior.weights_per_unit
+    if posterior.collects:
+        return _collected(posterior, repeats, widths)
+    sigma = posterior.sigma_of(posterior.rho)
+    values = []
+    for copy, (mean, spread) in enumerate(zip(posterior.mean.chunk(copies), sigma.chunk(copies), strict=True)):
+        distances = squared_distances(mean, spread, repeats)
+        width = _settled(widths, copy, distances)
+        values.append(_LogDeterminant.apply(mean, spread, repeats, distances, width))  # type: ignore[no-untyped-call]
+    return values[0] if copies == 1 else torch.stack(values).sum()
 
 
-def deferred_log_determinant(posterior: MeanFieldGaussian, repeats: float, distances: Tensor, width: Tensor) -> Tensor:
-    """`log_determinant` of a posterior whose gradients go to its optimiser, to which [M, M] numbers are handed over."""
-    leaf = posterior.rho if posterior.sigma_kind == "unit" else posterior.deferral.anchor(posterior.mean)
-    value: Tensor = _DeferredLogDeterminant.apply(leaf, posterior, repeats, distances, width)  # type: ignore[no-untyped-call]
-    return value
+def _settled(widths: Tensor, copy: int, distances: Tensor) -> Tensor:
+    """The width of a copy's kernel; measured if it was not yet since the last task."""
+    if widths[copy] == 0:
+        widths[copy] = median_width(distances)
+    return widths[copy]
 
 
-def known_distances(posterior: MeanFieldGaussian, repeats: float) -> Tensor:
-    """`squared_distances` of a posterior; of experts that its optimiser has not stepped since, they are remembered."""
-    mean, rho, deferral = posterior.mean.detach(), posterior.rho.detach(), posterior.deferral
-    kernels = load_kernels(mean)
-    if kernels is None:
-        return squared_distances(mean, posterior.sigma_of(rho), repeats)
-    every = list(range(len(mean)))
-    distances, changed = deferral.recall_distances(*posterior.stepped_together)
-    if distances is None:
-        distances, changed = torch.zeros(len(mean), len(mean), dtype=torch.float64), every
-    elif changed:
-        distances[changed] = 0.0
-        distances[:, changed] = 0.0
-    if changed:
-        kernels.pair_distances(mean, False, 1.0, changed, distances)
-        if posterior.sigma_kind == "weight":
-            kernels.pair_distances(rho, True, 1.0, changed, distances)
-    deferral.remember_distances(distances, *posterior.stepped_together)
-    if posterior.sigma_kind == "unit":  # few, and stepped always
-        distances = distances.clone()
-        kernels.pair_distances(rho, True, repeats, every, distances)
-    return distances.to(mean.dtype)
+def _collected(posterior: MeanFieldGaussian, repeats: float, widths: Tensor) -> Tensor:
+    """The diversity of a posterior whose gradients go to its optimiser, to which ``[C * M, C * M]`` numbers are handed over."""
+    log_sigma = posterior.log_sigma
+    with torch.no_grad():
+        value, laplacian = _value(posterior, log_sigma.detach(), repeats, widths)
+    sigma = log_sigma if posterior.sigma_kind == "unit" else None
+    found: Tensor = _Collected.apply(posterior.collector.anchor, sigma, value, laplacian, posterior, repeats)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _value(posterior: MeanFieldGaussian, log_sigma: Tensor, repeats: float, widths: Tensor) -> tuple[Tensor, Tensor]:
+    """The diversity and its Laplacians; distances of experts that the optimiser has not stepped since are remembered."""
+    mean, collector, copies = posterior.mean.detach(), posterior.collector, widths.shape[0]
+    experts = posterior.experts // copies
+    library = usable(mean, log_sigma, widths) if experts <= MOST_EXPERTS else None
+    if library is None:
+        factors = []
+        for copy, (of_mean, sigma) in enumerate(zip(mean.chunk(copies), log_sigma.exp().chunk(copies), strict=True)):
+            distances = squared_distances(of_mean, sigma, repeats)
+            factors.append(_factor(distances, _settled(widths, copy, distances)))
+        return torch.stack([value for value, _ in factors]).sum(), torch.block_diag(*[laplacian for _, laplacian in factors])
+    known, changed = collector.recall_distances(*posterior.stepped_together)
+    if known is None:
+        known = torch.zeros(copies, experts, experts, dtype=torch.float64)
+        changed = list(range(copies * experts))
+    value, laplacian = compiled.diversity(library, mean, log_sigma, repeats, changed, JITTER, known, widths)
+    collector.remember_distances(known, *posterior.stepped_together)
+    return mean.new_tensor(value), laplacian
 
 
 def _factor(distances: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,26 +137,31 @@ class _LogDeterminant(torch.autograd.Function):
         return along(mean), ctx.repeats * along(sigma), None, None, None
 
 
-class _DeferredLogDeterminant(torch.autograd.Function):
-    """The same without walking over the weights: -4 L is handed over.
-
-    `leaf` is what asks for the backward pass: rho for a sigma per unit, of which it is the gradient, else an anchor.
-    """
+class _Collected(torch.autograd.Function):
+    """The same without walking over the weights: -4 L is handed over. `log_sigma` is given for a sigma per unit."""
 
     @staticmethod
-    def forward(ctx: Any, leaf: Tensor, posterior: MeanFieldGaussian, repeats: float, distances: Tensor, width: Tensor) -> Tensor:
-        value, laplacian = _factor(distances, width)
-        ctx.save_for_backward(leaf, laplacian)
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        log_sigma: Tensor | None,
+        value: Tensor,
+        laplacian: Tensor,
+        posterior: MeanFieldGaussian,
+        repeats: float,
+    ) -> Tensor:
+        ctx.save_for_backward(log_sigma, laplacian)
         ctx.posterior, ctx.repeats = posterior, repeats
         return value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        leaf, laplacian = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        log_sigma, laplacian = ctx.saved_tensors
         push = laplacian * (-4 * grad)
-        ctx.posterior.deferral.keep_push(push)
-        if leaf.dim() == 0:
-            return torch.zeros_like(leaf), None, None, None, None
-        sigma = ctx.posterior.sigma_of(leaf)
-        return ctx.repeats * (push @ (sigma - sigma[:1])) * sigma, None, None, None, None
+        ctx.posterior.collector.offer_push(push)
+        of_sigma = None
+        if log_sigma is not None:
+            sigma = log_sigma.exp()
+            of_sigma = ctx.repeats * (push @ (sigma - sigma[:1])) * sigma
+        return grad.new_zeros(()), of_sigma, None, None, None, None

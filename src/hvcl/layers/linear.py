@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from hvcl.errors import InputError
-from hvcl.kernels import Kernels, load_kernels
-from hvcl.layers.base import TINY, MoVELayer, MoVEOptions, _require_positive, _Trace
-from hvcl.layers.dispatch import Segment
-from hvcl.layers.fused import dense_flipout, dense_layer, dense_local_unit
+from hvcl.layers.base import TINY, MoVELayer
+from hvcl.layers.compiled import Compiled
+from hvcl.layers.options import MoVEOptions, require_positive
+from hvcl.layers.trace import Trace
 
 
 class MoVELinear(MoVELayer):
@@ -21,6 +21,9 @@ class MoVELinear(MoVELayer):
     Takes ``(*, in_features)`` like `torch.nn.Linear`; every row of the flattened input chooses its own experts.
     See `MoVELayer` for the mathematics and `MoVEOptions` for the options.
 
+    With C > 1 `copies` it takes ``(C, B, in_features)``, each copy its own rows, or ``(B, in_features)``, all of them the same,
+    and gives ``(C, B, out_features)``.
+
     Example:
         >>> layer = MoVELinear(784, 256, experts=4)
         >>> layer(torch.randn(32, 784)).shape
@@ -28,9 +31,16 @@ class MoVELinear(MoVELayer):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, experts: int = 2, *, bias: bool = True, **options: Unpack[MoVEOptions]
+        self,
+        in_features: int,
+        out_features: int,
+        experts: int = 2,
+        *,
+        bias: bool = True,
+        copies: int = 1,
+        **options: Unpack[MoVEOptions],
     ) -> None:
-        _require_positive(in_features=in_features, out_features=out_features)
+        require_positive(in_features=in_features, out_features=out_features)
         super().__init__(
             weight_shape=(in_features, out_features),
             units=out_features,
@@ -40,51 +50,46 @@ class MoVELinear(MoVELayer):
             gate_features=in_features,
             bias=bias,
             experts=experts,
+            copies=copies,
             **options,
         )
         self.in_features = in_features
         self.out_features = out_features
+        self._compiled = Compiled()
 
     def forward(self, x: Tensor) -> Tensor:
         """``(*, in_features)`` to ``(*, out_features)``."""
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise InputError(f"MoVELinear expects (*, {self.in_features}), got a tensor of shape {tuple(x.shape)}")
         self._check_type(x)
+        if self.copies > 1:
+            return self._mixture(self._for_copies(x))
         if x.dim() == 2:
-            return self._mixture(x)
-        flat = x.reshape(-1, self.in_features)
+            return self._mixture(x.unsqueeze(0)).squeeze(0)
+        flat = x.reshape(1, -1, self.in_features)
         return self._mixture(flat).view(*x.shape[:-1], self.out_features)
 
+    def _for_copies(self, x: Tensor) -> Tensor:
+        """``[C, B, in]``."""
+        if x.dim() == 2:
+            x = x.expand(self.copies, *x.shape)
+        if x.dim() != 3 or len(x) != self.copies:
+            raise InputError(
+                f"{self.copies} copies expect (B, {self.in_features}) or ({self.copies}, B, {self.in_features}), "
+                f"got a tensor of shape {tuple(x.shape)}"
+            )
+        return x.contiguous()
+
     def _mixture(self, x: Tensor) -> Tensor:
-        kernels = self._compiled_layer(x)
-        if kernels is None:
-            return super()._mixture(x)
-        self._trace = trace = _Trace()
-        batch = dense_layer(x, self.bias, self.posterior, self.gate, kernels)
-        if batch.kl is not None and batch.conditional is not None and batch.marginal is not None:
-            trace.log_probabilities, trace.usage = batch.log_probabilities, batch.usage
-            trace.statistics = (batch.kl, batch.conditional, batch.marginal)
-        return batch.answer
-
-    def _compiled_layer(self, x: Tensor) -> Kernels | None:
-        """What computes the whole layer in one call, in the cases that it knows: those that training is mostly made of."""
-        posterior = self.posterior
-        if not (posterior.collects and self.is_sampling and len(x) and self.top_k == 1 and self.routing == "argmax"):
-            return None
-        if (self.estimator, posterior.sigma_kind) not in (("flipout", "weight"), ("local", "unit")):
-            return None
-        kernels = load_kernels(x)
-        return kernels if kernels is not None and kernels.has_gemm and load_kernels(posterior.mean) is not None else None
-
-    def _experts(self, x: Tensor, segments: list[Segment]) -> Tensor:
-        posterior = self.posterior
-        if posterior.collects and self.is_sampling:
-            match self.estimator, posterior.sigma_kind:
-                case "flipout", "weight":
-                    return dense_flipout(x, self.bias, posterior, segments)
-                case "local", "unit":
-                    return dense_local_unit(x, self.bias, posterior, segments)
-        return super()._experts(x, segments)
+        """The answer to a batch ``[C, B, in]``."""
+        self.__dict__["_trace"] = Trace()  # so that the memory of the last pass is free, if nobody else needs it
+        answer = self._compiled.run([self], x)
+        if answer is None:
+            return self._plain(x.flatten(0, 1)).view(self.copies, x.shape[1], self.out_features)
+        out, every, usage, terms, complete = answer
+        # where it is: torch's own way to set an attribute is slow
+        self.__dict__["_trace"] = Trace(every[0] if every else None, usage, terms, complete)
+        return out
 
     def _operator(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return x @ weight if bias is None else torch.addmm(bias, x, weight)

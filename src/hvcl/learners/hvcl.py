@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from hvcl.errors import InputError
 from hvcl.layers import MoVEConv2d, MoVELinear, consolidate, sampling
-from hvcl.layers.base import Estimator, MoVEOptions, Usage
 from hvcl.layers.dispatch import Routing
+from hvcl.layers.options import Estimator, MoVEOptions, Usage
 from hvcl.learners.base import State
 from hvcl.learners.gradient import GradientConfig, GradientLearner, Terms
 from hvcl.learners.registry import register

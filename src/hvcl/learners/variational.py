@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hvcl.errors import InputError
 from hvcl.layers import MoVEConv2d, MoVELayer, MoVELinear
-from hvcl.layers.base import Estimator, MoVEOptions
+from hvcl.layers.options import Estimator, MoVEOptions
 from hvcl.learners.base import State
 from hvcl.learners.gradient import GradientConfig, GradientLearner
 from hvcl.problem import Problem

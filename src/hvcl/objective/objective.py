@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hvcl.errors import InputError
-from hvcl.layers.module import loss_terms
+from hvcl.layers.module import outermost
 from hvcl.objective.schedules import Constant, Schedule
 
 PER_DATA_SET = frozenset({"expert_kl"})
@@ -90,24 +90,31 @@ class Objective:
         if utility.numel() == 0:
             raise InputError("the utility is empty: a loss needs at least one example")
         weights = self.weights_at(progress)
-        mean = utility.mean()
+        mean = utility if utility.dim() == 0 else utility.mean()
         values: list[Tensor] = []
-        names: list[str] = []
-        for term in loss_terms(module):
-            if term.name not in weights:
-                raise InputError(f"layer {term.layer!r} adds the term {term.name!r}: give its weight in others={{...}}")
-            if weights[term.name] != 0 or self._adapts(term.name):
-                values.append(term.evaluate())
-                names.append(term.name)
+        names: list[str | None] = []
+        for layer, inner in outermost(module):
+            found = inner.term_vector()
+            if found is not None:
+                values.append(found[1])
+                names += [name if name is not None and self._counts(name, weights) else None for name in found[0]]
+            for name, evaluate in inner.rest_of_terms().items():
+                if name not in weights:
+                    raise InputError(f"layer {layer!r} adds the term {name!r}: give its weight in others={{...}}")
+                if self._counts(name, weights):
+                    values.append(evaluate().reshape(1))
+                    names.append(name)
         terms = {"utility": mean.item()}
         if not values:
             return Loss(-mean, terms)
         # all terms of all layers in one product: a graph of few nodes, which is what small networks pay for
-        stacked = torch.stack(values)
-        shares = [1 / num_data if name in PER_DATA_SET else 1.0 for name in names]
-        for name, value, share in zip(names, stacked.tolist(), shares, strict=True):
-            terms[name] = terms.get(name, 0.0) + share * value
-        costs = [weights[name] * share for name, share in zip(names, shares, strict=True)]
+        stacked = values[0] if len(values) == 1 else torch.cat(values)
+        costs = []
+        for term, value in zip(names, stacked.tolist(), strict=True):
+            share = 1 / num_data if term in PER_DATA_SET else 1.0
+            costs.append(0.0 if term is None else weights[term] * share)
+            if term is not None:
+                terms[term] = terms.get(term, 0.0) + share * value
         for name, schedule in self.schedules.items():
             if name in terms:
                 schedule.observe(terms[name])
@@ -125,9 +132,9 @@ class Objective:
         """Whether the next call computes the diversity."""
         return self.weights["diversity"] != 0 and self.calls % self.diversity_every == 0
 
-    def _adapts(self, name: str) -> bool:
-        """Cyclic weights pass through zero; their terms are still computed, so that logs have no holes."""
-        return name in self.schedules and not (isinstance(self.schedules[name], Constant))
+    def _counts(self, name: str, weights: dict[str, float]) -> bool:
+        """Whether a term is computed. Cyclic weights pass through zero; their terms still are, so that logs have no holes."""
+        return weights[name] != 0 or (name in self.schedules and not isinstance(self.schedules[name], Constant))
 
     def state_dict(self) -> dict[str, Any]:
         """State of the schedules, and the number of calls."""

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any, NamedTuple, Self, overload
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from hvcl.errors import InputError
-from hvcl.kernels import AdamStep, ExpertUpdate, Kernels, Products, load_kernels, scratch
+from hvcl.ops import Contribution, Dense, Library
+from hvcl.ops.adam import ExpertSteps, Other, Posterior, Push, expert_step
+from hvcl.ops.gradients import added
 from hvcl.optim.state import Shapes, check_optimizer_state
 from hvcl.posteriors import MeanFieldGaussian
-from hvcl.posteriors.deferral import Collected
+from hvcl.posteriors.parameter import collect, move_others, raw_grad
 
 
 class VariationalAdam(torch.optim.Optimizer):
     r"""Adam (Kingma & Ba, 2015) that adds the KL gradient, steps, and measures the new KL in one pass over each expert's weights.
 
     It gives the numbers that ``torch.optim.Adam(network.parameters())`` gives, up to float32 rounding (with ``lazy=False``, or as
-    long as every batch uses every expert), and is faster (docs/speed). While it lives, the posteriors inside `module` hand their
-    gradients over expert by expert: the experts' `mean.grad` and `rho.grad` stay empty, and so gradient clipping does not see
-    them. What else you add to the loss on them still arrives there and is used. Use any other optimiser if that does not suit:
-    the layers then work through plain autograd.
+    long as every batch uses every expert), and is faster (docs/speed). While it lives, the gradients of the experts inside
+    `module` are collected for it, and not yet multiplied out: a layer shows it in its `repr` (``gradients=collected``). Reading a
+    parameter's `.grad` multiplies them out, so that `torch.nn.utils.clip_grad_norm_` and the like work as ever; then the step is
+    no faster than any other.
 
     Args:
         module: the network; all its parameters are optimised.
@@ -49,14 +52,34 @@ class VariationalAdam(torch.optim.Optimizer):
             raise InputError(f"lr and eps must be at least 0 and betas in [0, 1), got lr={lr}, eps={eps}, betas={betas}")
         super().__init__(module.parameters(), {"lr": lr, "betas": betas, "eps": eps})
         self.lazy = lazy
-        # a transform other than exp is not worth a kernel of its own: plain autograd serves it
-        self.posteriors = [m for m in module.modules() if isinstance(m, MeanFieldGaussian) and m.transform == "exp"]
+        # a sigma per weight by another transform than exp is not worth a kernel of its own: plain autograd serves it
+        self.posteriors = [
+            m for m in module.modules() if isinstance(m, MeanFieldGaussian) and (m.transform == "exp" or m.sigma_kind == "unit")
+        ]
         for posterior in self.posteriors:
-            posterior.deferral.begin(self)
-        self._inverses: dict[int, tuple[Tensor, int, Tensor]] = {}
-        special = {id(p.mean) for p in self.posteriors}
-        special |= {id(p.rho) for p in self.posteriors if p.sigma_kind == "weight"}
+            collect(posterior, self)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What follows from the posteriors and does not change."""
+        self._steps = ExpertSteps([p.unit_layout if p.sigma_kind == "unit" else None for p in self.posteriors])
+        self._states: list[Posterior | None] = [None] * len(self.posteriors)
+        self._others: dict[int, Other] = {}
+        self._repeats: list[_Repeat | None] = [None] * len(self.posteriors)
+        special = {id(parameter) for posterior in self.posteriors for parameter in posterior.stepped_together}
         self._plain = [p for group in self.param_groups for p in group["params"] if id(p) not in special]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The optimiser of the copied network, for which gradients are collected from now on."""
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        for name, value in self.__dict__.items():
+            if name not in ("_steps", "_states", "_others", "_repeats", "_plain"):
+                setattr(made, name, copy.deepcopy(value, memo))
+        for posterior in made.posteriors:
+            collect(posterior, made)
+        made._prepare()
+        return made
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Only the one group that the network makes up."""
@@ -68,9 +91,21 @@ class VariationalAdam(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients, collected ones included."""
-        super().zero_grad(set_to_none)
         for posterior in self.posteriors:
-            posterior.deferral.clear()
+            posterior.collector.clear()
+        if not set_to_none:
+            super().zero_grad(set_to_none=False)
+            return
+        for parameter in self.param_groups[0]["params"]:
+            if raw_grad(parameter) is not None:
+                parameter.grad = None
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Scale all gradients so that their norm is at most `max_norm`; returns what it was.
+
+        As `torch.nn.utils.clip_grad_norm_` on the network's parameters, which does the same.
+        """
+        return torch.nn.utils.clip_grad_norm_(self.param_groups[0]["params"], max_norm, norm_type)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -83,25 +118,26 @@ class VariationalAdam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        group = self.param_groups[0]
-        for posterior in self.posteriors:
-            if posterior.sigma_kind == "weight":
-                self._step_posterior(posterior, group)
-            else:
-                self._step_means(posterior, group)
-        self._step_plain(group)
+        self.advance()
         return loss
 
-    # -- parameters that are nobody's experts -------------------------------------------------------------------------------
+    @torch.no_grad()
+    def advance(self) -> None:
+        """`step` without a closure, hooks and torch's profiling, which on small networks take as long as the step itself."""
+        group = self.param_groups[0]
+        self._step_plain(group, self._step_experts(group))
 
-    def _step_plain(self, group: dict[str, Any]) -> None:
-        parameters = [p for p in self._plain if p.grad is not None]
-        if not parameters:
+    # -- all parameters but those of the experts' posteriors ------------------------------------------------------------------
+
+    def _step_plain(self, group: dict[str, Any], done: set[int]) -> None:
+        """All that have a gradient in `.grad`, but for those that are done."""
+        gradients = [(p, g) for p in self._plain if id(p) not in done and (g := raw_grad(p)) is not None]
+        if not gradients:
             return
-        states = [self._moments(p) for p in parameters]
+        states = [self._moments(p) for p, _ in gradients]
         adam(
-            parameters,
-            [p.grad for p in parameters if p.grad is not None],
+            [p for p, _ in gradients],
+            [g for _, g in gradients],
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],
@@ -128,155 +164,135 @@ class VariationalAdam(torch.optim.Optimizer):
 
     # -- experts --------------------------------------------------------------------------------------------------------------
 
-    def _experts_to_step(self, posterior: MeanFieldGaussian) -> list[int]:
-        """Experts that have a gradient, or all if the update is not lazy and there is any gradient at all."""
-        deferral = posterior.deferral
-        dense = posterior.mean.grad is not None or (posterior.sigma_kind == "weight" and posterior.rho.grad is not None)
-        every = list(range(posterior.experts))
-        if deferral.factors is not None:
-            starts = deferral.factors.starts.tolist()
-            return [m for m in every if starts[m] < starts[m + 1]] if self.lazy and not dense else every
-        if not (deferral.gradients or dense or deferral.kl_weights is not None or deferral.push is not None):
-            return []
-        return sorted(deferral.gradients) if self.lazy and not dense else every
+    def _step_experts(self, group: dict[str, Any]) -> set[int]:
+        """Step all experts, and what was collected with their gradients; returns the ids of the latter."""
+        others: set[int] = set()
+        done: list[tuple[MeanFieldGaussian, Posterior]] = []
+        watched: list[tuple[MeanFieldGaussian, tuple[int, ...], list[bool]]] = []
+        library: Library | None = None
+        for number, posterior in enumerate(self.posteriors):
+            again = self._again(number, posterior)
+            plan = _Plan(posterior.collector.contributions[0], None, None, None) if again is not None else self._plan(posterior)
+            if plan is None:
+                continue
+            state = self._state_of(number) if again is None else again.state
+            if posterior.collector.remembers_distances:
+                before = tuple([parameter._version for parameter in posterior.stepped_together])
+                watched.append((posterior, before, plan.which(posterior.experts, self.lazy)))
+            done.append((posterior, state))
+            if again is not None:
+                library = self._steps.again(number, posterior.collector.contributions[0])
+                others |= again.others
+                continue
+            found = self._steps.bind(number, state)
+            if found is None:
+                self._step_plainly(posterior, state, plan, group)
+                continue
+            library = found
+            with_them = [] if plan.single is None else plan.single.other_parameters()
+            others.update(map(id, with_them))
+            options = (plan.kl_weights, plan.stepped, self.lazy, [self._other(parameter) for parameter in with_them])
+            self._steps.prepare(number, plan.single, plan.more, *options)
+            self._repeats[number] = _Repeat.of(posterior, state, plan, with_them)
+        if library is not None:
+            self._steps.run(library, group["lr"], group["betas"], group["eps"])
+        if done:
+            torch.autograd.graph.increment_version([p for _, state in done for p in (state.mean, state.rho) if p is not None])
+        for posterior, before, which in watched:
+            experts = [expert for expert, now in enumerate(which) if now]
+            posterior.collector.stepped(experts, before, *posterior.stepped_together)
+        for posterior, state in done:
+            posterior.remember_kl(state.kl)
+        return others
 
-    def _products(self, posterior: MeanFieldGaussian, kernels: Kernels | None) -> tuple[Products, Tensor] | None:
-        """The gradients as factors that the update multiplies out, and memory for that; None if they are of another kind."""
-        factors = posterior.deferral.factors
-        if factors is None or kernels is None or not kernels.has_gemm:
+    def _again(self, number: int, posterior: MeanFieldGaussian) -> _Repeat | None:
+        """The last step of a layer, if this one is the same in all but the numbers: then everything is where it was."""
+        last, collector = self._repeats[number], posterior.collector
+        if last is None or len(collector.contributions) != 1 or type(collector.contributions[0]) is not last.kind:
             return None
-        if posterior.mean.grad is not None or (posterior.sigma_kind == "weight" and posterior.rho.grad is not None):
+        if collector.push is not None or collector.kl_weights is not None or collector.kl is not last.state.kl:
             return None
-        inputs, outputs = factors.left.shape[1], factors.right.shape[1]
-        room = scratch((1 if factors.noise_left is None else 2) * inputs * outputs)
-        addresses = [None if t is None else t.data_ptr() for t in (*factors, room)]
-        return Products(inputs, outputs, *addresses), room
+        same = [tensor.data_ptr() for tensor in last.tensors] == last.pointers
+        if not same or collector.kl_versions != posterior.kl_versions or posterior._parameters["mean"] is not last.state.mean:
+            return None
+        if not collector.contributions[0].direct or any(raw_grad(parameter) is not None for parameter in last.parameters):
+            return None
+        return last
 
-    def _step_posterior(self, posterior: MeanFieldGaussian, group: dict[str, Any]) -> None:
-        """Means and sigmas of one layer's experts, sigma per weight."""
-        experts = self._experts_to_step(posterior)
-        if not experts:
-            return
-        deferral, mean, rho = posterior.deferral, posterior.mean, posterior.rho
-        priors = (posterior.prior_mean, posterior.prior_log_sigma)
-        versions = self._kl_depends_on(posterior)
-        of_mean, of_rho = (
-            self._moments(mean, posterior.experts),
-            self._moments(rho, posterior.experts),
-        )  # steps count in the first
-        kl = self._current_kl(posterior, posterior._kl_per_weight, versions)
-        moments = (of_mean["exp_avg"], of_mean["exp_avg_sq"], of_rho["exp_avg"], of_rho["exp_avg_sq"])
-        stacked = (mean, *moments[:2], priors[0], rho, *moments[2:], priors[1])
-        kernels = load_kernels(mean)
-        products = self._products(posterior, kernels)
-        steps = self._adam_steps(posterior, experts, of_mean["step"], group)
-        pushes = [[None] * len(experts) if push is None else push.unbind(0) for push in posterior.push_on(experts)]
-        before = mean._version, rho._version
-        if kernels is not None and products is not None:
-            updates = [ExpertUpdate(*of) for of in zip(experts, steps, *pushes, strict=True)]
-            kernels.variational_update(updates, 0, stacked, [None] * len(experts), kl, products[0])
-        else:
-            noises = [_gather_noise(posterior, m) for m in experts]
-            if len({n.kind for n, _ in noises if n is not None}) > 1:  # the kernel has one mode for all
-                noises = [
-                    (None, g if n is None else _add(g, _to_rho(n, rho[m]))) for m, (n, g) in zip(experts, noises, strict=True)
-                ]
-            parts = zip(experts, steps, noises, *pushes, strict=True)
-            updates = [
-                ExpertUpdate(m, step, _sum(_gather_mean(posterior, m), of_mean), _sum(g_rho, of_rho))
-                for m, step, (_, g_rho), of_mean, of_rho in parts
-            ]
-            if kernels is not None:
-                mode = int(any(noise is not None and noise.kind == "variance" for noise, _ in noises))
-                updates = [
-                    u._replace(g_noise=None if n is None else n.gradient) for u, (n, _) in zip(updates, noises, strict=True)
-                ]
-                kernels.variational_update(updates, mode, stacked, [None if n is None else n.shared for n, _ in noises], kl)
-            else:
-                for update, (noise, _) in zip(updates, noises, strict=True):
-                    m = update.expert
-                    g_rho = update.g_rho if noise is None else _add(update.g_rho, _to_rho(noise, rho[m]))
-                    first = (mean[m], update.g_mean, moments[0][m], moments[1][m], priors[0][m])
-                    kl[m] = _variational_update(update.step, *first, rho[m], g_rho, moments[2][m], moments[3][m], priors[1][m])
-        torch.autograd.graph.increment_version([mean, rho])
-        deferral.stepped(experts, before, mean, rho)
-        deferral.remember_kl(kl, *versions)
-        of_mean["kl"] = kl
+    def _other(self, parameter: Tensor) -> Other:
+        """A parameter whose gradient was collected with those of experts, and what is in its `.grad`."""
+        found, gradient = self._others.get(id(parameter)), raw_grad(parameter)
+        if found is None or found.values is not parameter:
+            state = self._moments(parameter)
+            found = self._others[id(parameter)] = Other(parameter, state["exp_avg"], state["exp_avg_sq"], state["step"], None)
+        return found if gradient is None else found._replace(more=gradient.contiguous())
 
-    def _step_means(self, posterior: MeanFieldGaussian, group: dict[str, Any]) -> None:
-        """Means of one layer's experts, sigma per unit (the sigmas are few and go with the plain parameters)."""
-        experts = self._experts_to_step(posterior)
-        if not experts:
-            return
-        deferral, mean = posterior.deferral, posterior.mean
-        versions = self._kl_depends_on(posterior)
-        state = self._moments(mean, posterior.experts)
-        kl = self._current_kl(posterior, posterior._shift_kl, versions)
-        steps = self._adam_steps(posterior, experts, state["step"], group)
-        inverse = self._inverse_variance(posterior)
-        kernels = load_kernels(mean) if posterior.unit_layout is not None else None
-        products = self._products(posterior, kernels)
-        push, _ = posterior.push_on(experts)
-        pushes = [None] * len(experts) if push is None else push.unbind(0)
-        before = (mean._version,)
-        if products is None:
-            parts = zip(experts, steps, pushes, strict=True)
-            updates = [ExpertUpdate(m, step, _sum(_gather_mean(posterior, m), push)) for m, step, push in parts]
-        else:
-            updates = [ExpertUpdate(*of) for of in zip(experts, steps, pushes, strict=True)]
-        if kernels is not None and posterior.unit_layout is not None:
-            stacked = (mean, state["exp_avg"], state["exp_avg_sq"], posterior.prior_mean, inverse)
-            kernels.mean_update(updates, posterior.unit_layout, stacked, kl, None if products is None else products[0])
-        else:
-            spread = posterior.expand_units(inverse).expand_as(mean)
-            for update in updates:
-                m = update.expert
-                first = (mean[m], update.g_mean, state["exp_avg"][m], state["exp_avg_sq"][m], posterior.prior_mean[m])
-                kl[m] = _mean_update(update.step, *first, spread[m])
-        torch.autograd.graph.increment_version(mean)
-        deferral.stepped(experts, before, mean)
-        deferral.remember_kl(kl, *versions)
-        state["kl"] = kl
+    def _plan(self, posterior: MeanFieldGaussian) -> _Plan | None:
+        """What to do to one layer's experts; None: nothing."""
+        collector = posterior.collector
+        parts, weights, dense = collector.contributions, collector.kl_weights, _dense(posterior)
+        if dense is None and not parts and (self.lazy or collector.empty):
+            return None
+        single = parts[0] if len(parts) == 1 and parts[0].direct else None
+        if single is None and parts:
+            for part in parts:
+                move_others(part)
+            dense = Dense.total(parts if dense is None else [*parts, dense])
+            weights = added(weights, dense.kl_weights())
+        elif single is not None and weights is not None:
+            weights = added(weights, single.kl_weights())
+        stepped = None
+        if self.lazy and not (single is not None and single.tells_used and dense is None):
+            stepped = [any(used) for used in zip(*[part.used() for part in (single, dense) if part is not None], strict=True)]
+            if not any(stepped):
+                return None
+        plan = _Plan(single, None if dense is None else Push(dense.mean, dense.log_sigma), weights, stepped)
+        if collector.push is None:
+            return plan
+        which = plan.which(posterior.experts, self.lazy)
+        pushed = posterior.pushed([expert for expert, now in enumerate(which) if now])
+        assert pushed is not None
+        more = Push(*pushed) if plan.more is None else Push(plan.more.mean + pushed[0], added(plan.more.rho, pushed[1]))
+        return plan._replace(more=more)
 
-    @staticmethod
-    def _current_kl(posterior: MeanFieldGaussian, compute: Callable[[], Tensor], versions: tuple[Tensor, ...]) -> Tensor:
-        """The experts' KLs, a copy that may be written to."""
-        known = posterior.deferral.recall_kl(*versions)
-        return compute() if known is None else known.clone()
+    def _state_of(self, number: int) -> Posterior:
+        """Parameters, moments and priors of one layer's experts, and their KLs as they are now, which the step overwrites."""
+        posterior, state = self.posteriors[number], self._states[number]
+        known, own, buffers = posterior.known_kl(), posterior._parameters, posterior._buffers
+        if state is None or state.mean is not own["mean"] or state.prior_mean is not buffers["prior_mean"]:
+            of_mean = self._moments(posterior.mean, posterior.experts)
+            rho, first_rho, second_rho = None, None, None
+            if posterior.sigma_kind == "weight":
+                of_rho = self._moments(posterior.rho, posterior.experts)
+                rho, first_rho, second_rho = posterior.rho, of_rho["exp_avg"], of_rho["exp_avg_sq"]
+            of_mean["kl"] = known.clone()
+            first, second = of_mean["exp_avg"], of_mean["exp_avg_sq"]
+            priors = posterior.prior_mean, posterior.prior_log_sigma
+            moments = (first, second, rho, first_rho, second_rho)
+            state = Posterior(posterior.mean, *moments, *priors, of_mean["step"], of_mean["kl"])
+            self._states[number] = state
+        elif known is not state.kl:
+            state.kl.copy_(known)
+        return state
 
-    def _inverse_variance(self, posterior: MeanFieldGaussian) -> Tensor:
-        """1 / (prior sigma)^2 of every unit; the prior changes with the task, not with the step."""
-        prior = posterior.prior_log_sigma
-        known = self._inverses.get(id(posterior))
-        if known is None or known[0] is not prior or known[1] != prior._version:
-            known = self._inverses[id(posterior)] = (prior, prior._version, torch.exp(-2 * prior))
-        return known[2]
+    def _step_plainly(self, posterior: MeanFieldGaussian, state: Posterior, plan: _Plan, group: dict[str, Any]) -> None:
+        """In torch operations: any device and type."""
+        if plan.single is not None:
+            move_others(plan.single)
+        of_mean, of_rho = (None, None) if plan.single is None else plan.single.multiplied()
+        if plan.more is not None:
+            of_mean, of_rho = added(of_mean, plan.more.mean), added(of_rho, plan.more.rho)
+        weights = plan.kl_weights if plan.single is None or plan.kl_weights is not None else plan.single.kl_weights()
+        inverse = torch.exp(-2 * state.prior_log_sigma)
+        if posterior.sigma_kind == "unit":
+            inverse = posterior.expand_units(inverse).expand_as(state.mean)
+        for m, stepped in enumerate(plan.which(posterior.experts, self.lazy)):
+            if stepped:
+                gradients = (None if of_mean is None else of_mean[m], None if of_rho is None else of_rho[m])
+                weight = 0.0 if weights is None else float(weights[m])
+                expert_step(state, m, *gradients, inverse[m], weight, group["lr"], group["betas"], group["eps"])
 
-    @staticmethod
-    def _adam_steps(posterior: MeanFieldGaussian, experts: list[int], steps: Tensor, group: dict[str, Any]) -> list[AdamStep]:
-        """The numbers of each expert's step; counts it."""
-        deferral = posterior.deferral
-        if len(experts) == posterior.experts:
-            steps += 1
-        else:
-            steps[experts] += 1
-        counts = steps.tolist()
-        weights = [0.0] * posterior.experts if deferral.kl_weights is None else deferral.kl_weights.tolist()
-        beta1, beta2 = group["betas"]
-        lr, eps = group["lr"], group["eps"]
-        return [
-            AdamStep(lr / (1 - beta1**t), beta1, beta2, (1 - beta2**t) ** -0.5, eps, weights[m])
-            for m, t in ((m, counts[m]) for m in experts)
-        ]
-
-    # -- state ------------------------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _kl_depends_on(posterior: MeanFieldGaussian) -> tuple[Tensor, ...]:
-        """What the remembered KL was computed from."""
-        if posterior.sigma_kind == "weight":
-            return posterior.mean, posterior.prior_mean, posterior.rho, posterior.prior_log_sigma
-        return posterior.mean, posterior.prior_mean, posterior.prior_log_sigma
+    # -- state ----------------------------------------------------------------------------------------------------------------
 
     def state_shapes(self) -> dict[int, Shapes]:
         """By the number of the parameter, the shapes of what is kept beside the moments: experts count their own steps."""
@@ -290,10 +306,13 @@ class VariationalAdam(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Moments, step counts, and the experts' KLs as the last step left them, unless the weights or priors changed since."""
+        found = super().state_dict()
+        numbers = {id(parameter): number for number, parameter in enumerate(self.param_groups[0]["params"])}
         for posterior in self.posteriors:
-            if posterior.deferral.recall_kl(*self._kl_depends_on(posterior)) is None:
-                self.state[posterior.mean].pop("kl", None)
-        return super().state_dict()
+            number = numbers[id(posterior.mean)]
+            if number in found["state"] and posterior.collector.kl_versions != posterior.kl_versions:
+                found["state"][number] = {name: value for name, value in found["state"][number].items() if name != "kl"}
+        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state; what is remembered of the weights is restored bit by bit.
@@ -304,85 +323,66 @@ class VariationalAdam(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
         for state in self.state.values():
             state.update({name: value.contiguous() for name, value in state.items()})
+        self._states, self._others, self._repeats = [None] * len(self.posteriors), {}, [None] * len(self.posteriors)
         for posterior in self.posteriors:
-            posterior.deferral.clear()
+            posterior.collector.clear()
             kl = self.state[posterior.mean].get("kl")
             if kl is not None:
-                posterior.deferral.remember_kl(kl, *self._kl_depends_on(posterior))
+                posterior.remember_kl(kl)
 
 
-def _add(a: Tensor | None, b: Tensor) -> Tensor:
-    return b if a is None else a + b
+class _Repeat(NamedTuple):
+    """The step of a layer that may come again with other numbers in the same places."""
+
+    kind: type
+    """Of the gradients."""
+    state: Posterior
+    parameters: list[Tensor]
+    """Whose `.grad` must be empty."""
+    tensors: list[Tensor]
+    pointers: list[int]
+    others: set[int]
+    """Ids of the parameters that are stepped with the experts."""
+
+    @classmethod
+    def of(cls, posterior: MeanFieldGaussian, state: Posterior, plan: _Plan, others: list[Tensor]) -> _Repeat | None:
+        """The step that was just prepared; None if it is of a kind that does not repeat itself."""
+        if plan.single is None or not plan.single.tells_used or any(part is not None for part in plan[1:]):
+            return None
+        parameters = [*posterior.stepped_together, *others]
+        tensors = [*parameters, state.prior_mean, state.prior_log_sigma]
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        return cls(type(plan.single), state, parameters, tensors, pointers, set(map(id, others)))
 
 
-def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    return a if b is None else _add(a, b)
+class _Plan(NamedTuple):
+    """What to do to one layer's experts."""
+
+    single: Contribution | None
+    """Gradients that the step reads where they are."""
+    more: Push | None
+    """Dense gradients."""
+    kl_weights: Tensor | None
+    """d loss / d KL of every expert, if that is not among the gradients."""
+    stepped: list[bool] | None
+    """Which experts to step; None: all or, if the update is lazy, those that had examples."""
+
+    def which(self, experts: int, lazy: bool) -> list[bool]:
+        """Which experts to step."""
+        if self.stepped is not None:
+            return self.stepped
+        return self.single.used() if lazy and self.single is not None else [True] * experts
 
 
-def _to_rho(noise: Collected, rho: Tensor) -> Tensor:
-    """The gradient of rho = log sigma from that of sigma * shared, or of sigma^2."""
-    sigma = rho.exp()
-    if noise.kind == "noise":
-        assert noise.shared is not None
-        return noise.gradient * noise.shared * sigma
-    return 2 * noise.gradient * sigma * sigma
+def _dense(posterior: MeanFieldGaussian) -> Dense | None:
+    """What is in `.grad`, if there is anything.
 
-
-def _gather_mean(posterior: MeanFieldGaussian, expert: int) -> Tensor | None:
-    """The gradient of one expert's means, from wherever it came."""
-    dense = posterior.mean.grad
-    total = None if dense is None else dense[expert]
-    for item in posterior.deferral.gradients.get(expert, []):
-        if item.kind == "mean":
-            total = _add(total, item.gradient)
-    return None if total is None else total.contiguous()
-
-
-def _gather_noise(posterior: MeanFieldGaussian, expert: int) -> tuple[Collected | None, Tensor | None]:
-    """The gradient of one expert's noise, if there is a single one (the usual case), and else all of them as gradient of rho."""
-    dense = posterior.rho.grad
-    g_rho = None if dense is None else dense[expert]
-    noises = [item for item in posterior.deferral.gradients.get(expert, []) if item.kind != "mean"]
-    if len(noises) == 1:
-        single = noises[0]._replace(gradient=noises[0].gradient.contiguous())
-        return single, None if g_rho is None else g_rho.contiguous()
-    for item in noises:
-        g_rho = _add(g_rho, _to_rho(item, posterior.rho[expert]))
-    return None, None if g_rho is None else g_rho.contiguous()
-
-
-def _adam_in_place(step: AdamStep, parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor) -> None:
-    first.lerp_(gradient, 1 - step.beta1)
-    second.mul_(step.beta2).addcmul_(gradient, gradient, value=1 - step.beta2)
-    parameter.addcdiv_(first, second.sqrt().mul_(step.root).add_(step.epsilon), value=-step.rate)
-
-
-def _mean_update(
-    step: AdamStep, mean: Tensor, g_mean: Tensor | None, m1: Tensor, v1: Tensor, prior_mean: Tensor, inverse: Tensor
-) -> float:
-    """kernels.c's mean_update in torch operations: any device and type, and the reference for the compiled one."""
-    pull = (mean - prior_mean).mul_(inverse).mul_(step.kl_weight)
-    _adam_in_place(step, mean, pull if g_mean is None else pull.add_(g_mean), m1, v1)
-    return float((mean - prior_mean).square_().mul_(inverse).sum()) / 2
-
-
-def _variational_update(
-    step: AdamStep,
-    mean: Tensor,
-    g_mean: Tensor | None,
-    m1: Tensor,
-    v1: Tensor,
-    prior_mean: Tensor,
-    rho: Tensor,
-    g_rho: Tensor | None,
-    m2: Tensor,
-    v2: Tensor,
-    prior_log_sigma: Tensor,
-) -> float:
-    """kernels.c's variational_update in torch operations: any device and type, and the reference for the compiled one."""
-    inverse = torch.exp(-2 * prior_log_sigma)
-    excess = torch.expm1(2 * (rho - prior_log_sigma)).mul_(step.kl_weight)
-    shift = _mean_update(step, mean, g_mean, m1, v1, prior_mean, inverse)
-    _adam_in_place(step, rho, excess if g_rho is None else excess.add_(g_rho), m2, v2)
-    ratio = rho - prior_log_sigma
-    return shift + float((torch.expm1(2 * ratio) / 2 - ratio).sum())
+    Unless it was moved there from what was collected, experts whose gradient is zero throughout are taken to have had no example.
+    """
+    mean, used = raw_grad(posterior.mean), posterior.collector.used
+    rho = raw_grad(posterior.rho) if posterior.sigma_kind == "weight" else None
+    if mean is None and rho is None:
+        return None
+    if used is None:
+        used = [any(moved) for moved in zip(*[g.flatten(1).any(1).tolist() for g in (mean, rho) if g is not None], strict=True)]
+    return Dense(torch.zeros_like(posterior.mean) if mean is None else mean, rho, used)

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from hvcl.errors import InputError
-from hvcl.kernels import load_kernels
-from hvcl.posteriors.deferral import Deferral
+from hvcl.ops import MOST_EXPERTS, usable
+from hvcl.ops.border import observed
+from hvcl.ops.diversity import repel
+from hvcl.posteriors.collector import Collector
 
 SigmaKind = Literal["weight", "unit"]
 """One sigma per weight, or one per output unit that all weights into the unit share."""
@@ -83,7 +85,7 @@ class MeanFieldGaussian(nn.Module):
         self.rho = nn.Parameter(torch.empty(sigma_shape, **factory))
         self.register_buffer("prior_mean", torch.empty(experts, *shape, **factory))
         self.register_buffer("prior_log_sigma", torch.empty(sigma_shape, **factory))
-        self.deferral = Deferral()
+        self.collector = Collector()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -109,8 +111,10 @@ class MeanFieldGaussian(nn.Module):
         """log sigma, in the shape of `rho`."""
         if self.transform == "exp":
             return self.rho
-        # below -30 log softplus(rho) is rho to 14 digits, while softplus itself underflows
-        return torch.where(self.rho < -30, self.rho, nn.functional.softplus(self.rho.clamp_min(-30)).log())
+        if observed():
+            return log_softplus(self.rho)
+        found: Tensor = _LogSoftplus.apply(self.rho)  # type: ignore[no-untyped-call]
+        return found
 
     @property
     def sigma(self) -> Tensor:
@@ -118,42 +122,12 @@ class MeanFieldGaussian(nn.Module):
         sigma = self.sigma_of(self.rho)
         return sigma if self.sigma_kind == "weight" else self.expand_units(sigma).expand_as(self.mean)
 
-    # -- one expert's weights, for the forward pass ---------------------------------------------------------------------
+    # -- gradients that bypass autograd ---------------------------------------------------------------------------------
 
     @property
     def collects(self) -> bool:
-        """Whether gradients go to an optimiser directly, expert by expert, instead of to `.grad`."""
-        return self.deferral.active and torch.is_grad_enabled()
-
-    def means_of(self, experts: list[int]) -> list[Tensor]:
-        """The means of some experts."""
-        if self.collects:
-            stacked = self.mean.detach()
-            return [self.deferral.leaf(m, "mean", stacked[m]) for m in experts]
-        every = self.mean.unbind(0)  # unlike mean[m], unbind gives one dense gradient for all of them
-        return [every[m] for m in experts]
-
-    @torch.no_grad()
-    def scaled_noise(self, expert: int, shared: Tensor) -> Tensor:
-        """sigma * shared of one expert, without a gradient."""
-        rho = self.rho[expert]
-        kernels = load_kernels(rho) if self.transform == "exp" else None
-        return self.sigma_of(rho) * shared if kernels is None else kernels.scale_noise(rho, shared)
-
-    def noise_of(self, experts: list[int], shared: Tensor) -> list[Tensor]:
-        """sigma * shared of some experts: their share of a standard normal draw. Only for ``sigma="weight"``."""
-        if self.collects:
-            return [self.deferral.leaf(m, "noise", self.scaled_noise(m, shared), shared) for m in experts]
-        every = self.rho.unbind(0)
-        return [self.sigma_of(every[m]) * shared for m in experts]
-
-    def variances_of(self, experts: list[int]) -> list[Tensor]:
-        """sigma^2 of some experts. Only for ``sigma="weight"``."""
-        if self.collects:
-            rho = self.rho.detach()
-            return [self.deferral.leaf(m, "variance", self.sigma_of(rho[m]).square()) for m in experts]
-        every = self.rho.unbind(0)
-        return [self.sigma_of(every[m]).square() for m in experts]
+        """Whether gradients go to an optimiser directly instead of to `.grad`: while a `hvcl.optim.VariationalAdam` lives."""
+        return self.collector.owner is not None and torch.is_grad_enabled()
 
     @property
     def stepped_together(self) -> tuple[Tensor, ...]:
@@ -161,32 +135,28 @@ class MeanFieldGaussian(nn.Module):
         return (self.mean, self.rho) if self.sigma_kind == "weight" else (self.mean,)
 
     @torch.no_grad()
-    def push_on(self, experts: list[int]) -> tuple[Tensor | None, Tensor | None]:
-        """The diversity's gradient of some experts' means and, for a sigma per weight, rho; None where there is none."""
-        push = self.deferral.push
+    def pushed(self, experts: list[int]) -> tuple[Tensor, Tensor | None] | None:
+        """The diversity's gradient of some experts' means and, for a sigma per weight, rho ``[M, ...]``; None without one.
+
+        Rows of other experts may be anything, and the next call overwrites them all.
+        """
+        push = self.collector.push
         if push is None or not experts:
-            return None, None
-        kernels = load_kernels(self.mean)
+            return None
+        return self._along(push, self.mean, False, experts), (
+            self._along(push, self.rho, True, experts) if self.sigma_kind == "weight" else None
+        )
 
-        def along(values: Tensor, exponentials: bool) -> Tensor:
-            if kernels is not None:
-                return kernels.repel(push, values, exponentials, experts)
-            flat = (values.exp() if exponentials else values).flatten(1)
-            # only differences matter; float32 would see a common shift: identical experts must have no gradient at all
-            moved = push[experts] @ (flat - flat[:1])
-            return (moved * flat[experts] if exponentials else moved).view(-1, *values.shape[1:])
-
-        return along(self.mean, False), along(self.rho, True) if self.sigma_kind == "weight" else None
-
-    def draws_of(self, experts: list[int]) -> list[Tensor]:
-        """An independent draw of the weights for every expert named (one may be named several times)."""
-        means = self.means_of(experts)
-        shared = [torch.randn_like(mean) for mean in means]
-        if self.sigma_kind == "unit":
-            sigma = self.expand_units(self.sigma_of(self.rho)).unbind(0)
-            return [mean + sigma[m] * noise for m, mean, noise in zip(experts, means, shared, strict=True)]
-        noises = [self.noise_of([m], noise)[0] for m, noise in zip(experts, shared, strict=True)]
-        return [mean + noise for mean, noise in zip(means, noises, strict=True)]
+    def _along(self, push: Tensor, values: Tensor, exponentials: bool, experts: list[int]) -> Tensor:
+        library = usable(values, push)
+        if library is not None and len(values) <= MOST_EXPERTS:
+            out = self.collector.room_like(values)
+            repel(library, push, values, exponentials, experts, out)
+            return out
+        flat = (values.exp() if exponentials else values).flatten(1)
+        # only differences matter; float32 would see a common shift: identical experts must have no gradient at all
+        moved = push @ (flat - flat[:1])
+        return (moved * flat if exponentials else moved).view_as(values)
 
     # -- distance from the prior ------------------------------------------------------------------------------------------
 
@@ -207,12 +177,41 @@ class MeanFieldGaussian(nn.Module):
         if not self.collects:
             kl = self.kl()
             return kl.sum() if weights is None else (weights * kl).sum()
-        if self.sigma_kind == "weight":
-            known, leaf = self._current_kl(self._kl_per_weight, self.rho, self.prior_log_sigma), self.deferral.anchor(self.mean)
-        else:
-            known, leaf = self._current_kl(self._shift_kl, self.prior_log_sigma), self.rho
-        value: Tensor = _DeferredKL.apply(weights, leaf, known, self)  # type: ignore[no-untyped-call]
+        known, log_sigma = self.known_kl().clone(), None if self.sigma_kind == "weight" else self.log_sigma
+        value: Tensor = _CollectedKL.apply(self.collector.anchor, weights, log_sigma, known, self)  # type: ignore[no-untyped-call]
         return value
+
+    def known_kl(self) -> Tensor:
+        """The experts' KLs ``[M]`` without a gradient (with a sigma per unit, the means' part), remembered between steps."""
+        collector, versions = self.collector, self.kl_versions
+        if collector.kl is None or collector.kl_versions != versions:
+            with torch.no_grad():
+                collector.kl = self._kl_per_weight() if self.sigma_kind == "weight" else self._shift_kl()
+            collector.kl_versions = versions
+        return collector.kl
+
+    @property
+    def kl_versions(self) -> tuple[int, ...]:
+        """The versions of what the known KL is computed from. Looked up where they are: torch's own lookup is slow."""
+        own, buffers = self._parameters, self._buffers
+        tensors = [own["mean"], buffers["prior_mean"], buffers["prior_log_sigma"]]
+        if self.sigma_kind == "weight":
+            tensors.append(own["rho"])
+        return tuple([tensor._version for tensor in tensors])  # type: ignore[union-attr]
+
+    def remember_kl(self, kl: Tensor) -> None:
+        """`kl` is the known KL of the weights as they are now."""
+        self.collector.kl, self.collector.kl_versions = kl, self.kl_versions
+
+    @torch.no_grad()
+    def kl_gradient(self, weights: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The gradient of sum_m w_m KL_m with respect to the means and, for a sigma per weight, rho."""
+        inverse = torch.exp(-2 * self.prior_log_sigma)
+        weights = weights.view(-1, *[1] * (self.mean.dim() - 1))
+        if self.sigma_kind == "unit":
+            return (self.mean - self.prior_mean) * self.expand_units(inverse) * weights, None
+        excess = torch.expm1(2 * (self.rho - self.prior_log_sigma))
+        return (self.mean - self.prior_mean) * inverse * weights, excess * weights
 
     def _kl_per_weight(self) -> Tensor:
         kl: Tensor = _GaussianKL.apply(self.mean, self.log_sigma, self.prior_mean, self.prior_log_sigma)  # type: ignore[no-untyped-call]
@@ -234,19 +233,33 @@ class MeanFieldGaussian(nn.Module):
         return shift.square().flatten(1).sum(1) / 2
 
     @torch.no_grad()
-    def _current_kl(self, compute: Callable[[], Tensor], *depends: Tensor) -> Tensor:
-        """A KL without gradient; computed only when something that it depends on has changed."""
-        kl = self.deferral.recall_kl(self.mean, self.prior_mean, *depends)
-        if kl is None:
-            kl = compute()
-            self.deferral.remember_kl(kl, self.mean, self.prior_mean, *depends)
-        return kl
-
-    @torch.no_grad()
     def consolidate(self) -> None:
         """Make the posterior the prior of what comes next."""
         self.prior_mean.copy_(self.mean)
         self.prior_log_sigma.copy_(self.log_sigma)
+
+
+def log_softplus(rho: Tensor) -> Tensor:
+    """log log(1 + exp(rho)); below -30 that is rho to 14 digits, while softplus itself underflows."""
+    return torch.where(rho < -30, rho, nn.functional.softplus(rho.clamp_min(-30)).log())
+
+
+class _LogSoftplus(torch.autograd.Function):
+    """`log_softplus` as one node of the graph. With s = softplus(rho), its derivative is (1 - exp(-s)) / s."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, rho: Tensor) -> Tensor:
+        value = log_softplus(rho)
+        ctx.save_for_backward(value)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (value,) = ctx.saved_tensors
+        sigma = value.exp()
+        slope = torch.where(sigma > 0, -torch.expm1(-sigma) / sigma, 1.0)
+        return grad * slope
 
 
 class _GaussianKL(torch.autograd.Function):
@@ -274,17 +287,19 @@ class _GaussianKL(torch.autograd.Function):
         return pull * grad, excess * grad, None, None
 
 
-class _DeferredKL(torch.autograd.Function):
+class _CollectedKL(torch.autograd.Function):
     """sum_m w_m KL_m with the KLs known (but for the few sigmas per unit): one node, its gradient kept as weights of the KLs.
 
-    `leaf` is what asks for the backward pass: rho for a sigma per unit, of which it is the gradient, else an anchor.
+    `log_sigma` is given for a sigma per unit, whose gradient is autograd's.
     """
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor | None, leaf: Tensor, known: Tensor, posterior: MeanFieldGaussian) -> Tensor:
+    def forward(
+        ctx: Any, anchor: Tensor, weights: Tensor | None, log_sigma: Tensor | None, known: Tensor, posterior: MeanFieldGaussian
+    ) -> Tensor:
         excess = None
-        if posterior.sigma_kind == "unit":
-            ratio = leaf - posterior.prior_log_sigma
+        if log_sigma is not None:
+            ratio = log_sigma - posterior.prior_log_sigma
             excess = torch.expm1(2 * ratio)
             known = known + torch.sub(excess, ratio, alpha=2).sum(1).mul_(posterior.weights_per_unit / 2)
         ctx.save_for_backward(weights, known, excess)
@@ -293,10 +308,10 @@ class _DeferredKL(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weights, known, excess = ctx.saved_tensors
         posterior: MeanFieldGaussian = ctx.posterior
         spread = grad.expand(len(known)) if weights is None else grad * weights
-        posterior.deferral.keep_kl_weights(spread)
-        of_rho = None if excess is None else excess * (posterior.weights_per_unit * spread).unsqueeze(1)
-        return None if weights is None else grad * known, of_rho, None, None
+        posterior.collector.offer_kl_weights(spread)
+        of_sigma = None if excess is None else excess * (posterior.weights_per_unit * spread).unsqueeze(1)
+        return grad.new_zeros(()), None if weights is None else grad * known, of_sigma, None, None

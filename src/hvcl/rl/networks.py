@@ -7,15 +7,14 @@ import copy
 import torch
 from torch import nn
 
-from hvcl.posteriors import MeanFieldGaussian
+from hvcl.layers import MoVEStack
 
 
 @torch.no_grad()
-def start_small(last: nn.Module) -> None:
-    """Shrink the first means of a last layer: with He's variance a policy would start saturated and almost sure of itself."""
-    posterior = last.posterior
-    assert isinstance(posterior, MeanFieldGaussian)
-    posterior.mean.mul_(0.1)
+def start_small(stack: MoVEStack) -> None:
+    """Shrink the first means of the last layer: with He's variance a policy would start saturated and almost sure of itself."""
+    *_, last = stack
+    last.posterior.mean.mul_(0.1)
 
 
 def mirror(network: nn.Module) -> nn.Module:

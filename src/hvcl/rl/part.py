@@ -7,15 +7,16 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from hvcl.optim import SmallAdam
+from hvcl.optim import SmallAdam, VariationalAdam, load_optimizer_state
 from hvcl.rl.networks import mirror
 
 Terms = dict[str, float]
 
 
 class Part:
-    """The actor or the critics. This one is naive: it minimises the loss that it is given and keeps nothing.
+    """The actor or the critics, whose network gives ``[B, copies * out]``.
 
+    This one is naive: it minimises the loss that it is given and keeps nothing.
     A method subclasses it, adds its price to the loss, and does what it does at the end of a task.
     """
 
@@ -28,7 +29,7 @@ class Part:
 
     def restart(self) -> None:
         """Adam anew, without momentum."""
-        self.optimizer = SmallAdam(list(self.network.parameters()), self.learning_rate)
+        self.optimizer: Any = SmallAdam(list(self.network.parameters()), self.learning_rate)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy whose mirror is that of its own network: copying parameters one by one would part them."""
@@ -42,7 +43,7 @@ class Part:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The network's outputs, to be learned from."""
-        outputs: Tensor = self.network(x)
+        outputs: Tensor = self.network.forward(x)  # without hooks, which nobody here has
         return outputs
 
     def step(self, loss: Tensor, progress: float) -> Terms:
@@ -73,3 +74,24 @@ class Part:
         """Go on from `state`."""
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+class VariationalPart(Part):
+    """A `MoVEStack`, or a network with one inside, with the optimiser that is made for it."""
+
+    def restart(self) -> None:
+        """Adam anew, without momentum."""
+        self.optimizer = VariationalAdam(self.network, lr=self.learning_rate, lazy=False)
+
+    def step(self, loss: Tensor, progress: float) -> Terms:
+        """One step on the loss and what the method adds to it; `progress` is the share of the task that is done."""
+        total, terms = self.priced(loss, progress)
+        self.optimizer.zero_grad()
+        total.backward()
+        self.optimizer.advance()
+        return terms
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.network.load_state_dict(state["network"])
+        load_optimizer_state(self.optimizer, state["optimizer"])

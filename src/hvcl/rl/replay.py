@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from hvcl.errors import InputError
+from hvcl.ops.tree import Indices
 from hvcl.rl.environments import Array
-from hvcl.rl.sum_tree import Indices, SumTree
+from hvcl.rl.sum_tree import SumTree
 
 EPSILON = 1e-3
 """What keeps a transition with no error from never being drawn."""

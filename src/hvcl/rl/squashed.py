@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from hvcl.kernels import Kernels, load_kernels
-from hvcl.rl.dense import readable
+from hvcl.ops import squash, usable
 
 LOG_SIGMA = (-20.0, 2.0)
 """Range of the policy's log sigma."""
@@ -32,15 +31,11 @@ def split(outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 def sample(outputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Actions ``[B, A]`` and their log-probabilities ``[B]``, differentiable with respect to the outputs (reparameterised)."""
-    fits = readable(mask, outputs.shape[1] // 2) and mask.stride(1) == 1 and outputs.shape == (len(mask), 2 * mask.shape[1])
-    kernels = load_kernels(outputs) if fits else None
-    drawn: tuple[Tensor, Tensor]
-    if kernels is None:
-        drawn = _Sample.apply(outputs, mask)  # type: ignore[no-untyped-call]
-    elif torch.is_grad_enabled():
-        drawn = _CompiledSample.apply(outputs, mask, kernels)  # type: ignore[no-untyped-call]
-    else:
-        drawn = _squash(outputs, mask, kernels)[:2]
+    fits = mask.shape == (len(outputs), outputs.shape[1] // 2) and mask.stride(1) == 1 and outputs.shape[1] % 2 == 0
+    library = usable(outputs) if fits and mask.dtype is torch.float32 and mask.is_cpu else None
+    if library is not None:
+        return squash.sample(library, outputs, mask, LOG_SIGMA)
+    drawn: tuple[Tensor, Tensor] = _Sample.apply(outputs, mask)  # type: ignore[no-untyped-call]
     return drawn
 
 
@@ -72,48 +67,6 @@ class _Sample(torch.autograd.Function):
         of_mean = torch.addcmul(of_action, of_action, action.square(), value=-1).addcmul_(of_density, action, value=2).mul_(mask)
         of_log_sigma = of_mean.mul(scaled).sub_(of_density * mask).mul_(free)
         return torch.cat([of_mean, of_log_sigma], 1), None
-
-
-def _squash(outputs: Tensor, mask: Tensor, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
-    """Actions, log-probabilities, and what the way back needs."""
-    rows, actions = mask.shape
-    noise, action = torch.randn(rows, actions, dtype=torch.float32), torch.empty(rows, actions, dtype=torch.float32)
-    density, kept = torch.empty(rows, dtype=torch.float32), torch.empty(2, rows, actions, dtype=torch.float32)
-    given = (outputs.data_ptr(), noise.data_ptr(), mask.data_ptr(), mask.stride(0))
-    kernels.squash_forward(rows, actions, *LOG_SIGMA, *given, action.data_ptr(), density.data_ptr(), kept.data_ptr())
-    return action, density, kept
-
-
-class _CompiledSample(torch.autograd.Function):
-    """The same with one compiled call each way."""
-
-    @staticmethod
-    def forward(ctx: Any, outputs: Tensor, mask: Tensor, kernels: Kernels) -> tuple[Tensor, Tensor]:
-        action, density, kept = _squash(outputs, mask, kernels)
-        ctx.save_for_backward(outputs, mask)
-        ctx.kernels, ctx.kept = kernels, kept
-        return action, density
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, of_action: Tensor, of_density: Tensor) -> tuple[Tensor, None, None]:
-        outputs, mask = ctx.saved_tensors
-        if of_action.stride(1) != 1:
-            of_action = of_action.contiguous()
-        of_density, found = of_density.contiguous(), torch.empty_like(outputs)
-        saved = (outputs.data_ptr(), mask.data_ptr(), mask.stride(0), ctx.kept.data_ptr())
-        gradients = (of_action.data_ptr(), of_action.stride(0), of_density.data_ptr(), found.data_ptr())
-        ctx.kernels.squash_backward(*mask.shape, *LOG_SIGMA, *saved, *gradients)
-        return found, None, None
-
-
-def log_probability(outputs: Tensor, action: Tensor, mask: Tensor) -> Tensor:
-    """log pi ``[B]`` of actions strictly between -1 and 1."""
-    mean, log_sigma = split(outputs)
-    before = torch.atanh(action)
-    density = -0.5 * ((before - mean) / log_sigma.exp()).square() - log_sigma - _LOG_ROOT
-    jacobian = 2 * (math.log(2) - before - F.softplus(-2 * before))
-    return ((density - jacobian) * mask).sum(1)
 
 
 def mode(outputs: Tensor) -> Tensor:

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from hvcl.errors import InputError
-from hvcl.kernels import load_kernels
-
-Indices = NDArray[np.int64]
-Weights = NDArray[np.float64]
-
-_ANY = torch.zeros(1, dtype=torch.float32)
-"""Stands for tensors that kernels can work on."""
+from hvcl.ops import tree, usable
+from hvcl.ops.tree import Indices, Weights
 
 
 class SumTree:
@@ -57,8 +50,8 @@ class SumTree:
         """The leaves at which the running sum of the weights first exceeds each of `masses`, all of them below `total`."""
         self._bring_up_to_date()
         nodes, rest = self._nodes, np.array(masses, np.float64)
-        root, kernels = self._leaves >> self._levels, load_kernels(_ANY)
-        if kernels is None:
+        root, library = self._leaves >> self._levels, usable()
+        if library is None:
             node = np.full(len(rest), root)
             for _ in range(self._levels):
                 node <<= 1
@@ -68,8 +61,7 @@ class SumTree:
                 rest -= left
                 node += right
         else:
-            node = np.empty(len(rest), np.int64)
-            kernels.tree_find(len(rest), self._levels, root, nodes.ctypes.data, rest.ctypes.data, node.ctypes.data)
+            node = tree.find(library, nodes, rest, root, self._levels)
         # rounding may push a mass past the end of a subtree, into leaves of weight 0: take the last leaf before them that has one
         lost = nodes[node] == 0
         if lost.any():
@@ -91,10 +83,10 @@ class SumTree:
     def _bring_up_to_date(self) -> None:
         if not self._changed:
             return
-        node, nodes, kernels = np.concatenate(self._changed), self._nodes, load_kernels(_ANY)
+        node, nodes, library = np.concatenate(self._changed), self._nodes, usable()
         self._changed = []
-        if kernels is not None:
-            kernels.tree_update(len(node), self._levels, node.ctypes.data, nodes.ctypes.data)
+        if library is not None:
+            tree.update(library, nodes, node, self._levels)
             return
         left, right = nodes[::2], nodes[1::2]
         for _ in range(self._levels):

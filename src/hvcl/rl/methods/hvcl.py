@@ -1,7 +1,8 @@
 r"""Hierarchical variational continual learning (Hihn & Braun, 2022) for actor and critics.
 
-All networks are chains of MoVE layers (`hvcl.rl.move`). The utility of the actor is min Q - alpha log pi, that of the critics
--J_Q; both pay for moving their gates and experts away from their priors, and at a boundary every posterior becomes the prior.
+All networks are stacks of MoVE layers (`hvcl.layers.MoVEStack`). The utility of the actor is min Q - alpha log pi, that of the
+critics -J_Q; both pay for moving their gates and experts away from their priors, and at a boundary every posterior becomes the
+prior.
 N_t is the number of steps of the task. No task id is needed at test time.
 
 Deviates from the paper: local reparameterisation instead of flipout (same marginals, less noise in the gradients), and by default
@@ -13,20 +14,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hvcl.errors import InputError
-from hvcl.layers import consolidate, variational_modules
+from hvcl.layers import MoVELinear, MoVEStack, consolidate
 from hvcl.objective import Objective
-from hvcl.objective.objective import PER_DATA_SET
 from hvcl.posteriors.mean_field import SigmaKind
 from hvcl.rl.agent import State
-from hvcl.rl.compiled import NAMES
 from hvcl.rl.environments import Array
 from hvcl.rl.methods.registry import register
-from hvcl.rl.move import StackedMoVE, StackedMoVELinear
 from hvcl.rl.networks import start_small
-from hvcl.rl.part import Part, Terms
+from hvcl.rl.part import Part, Terms, VariationalPart
 from hvcl.rl.sac import SAC, SACConfig
 
 
@@ -55,13 +53,10 @@ class HVCLSACConfig(SACConfig):
             raise InputError(f"experts must be at least 1, got {self.experts}")
 
 
-class HVCLPart(Part):
+class HVCLPart(VariationalPart):
     """A network of MoVE layers with its objective."""
 
-    network: StackedMoVE
-    mirror: StackedMoVE
-
-    def __init__(self, network: StackedMoVE, config: HVCLSACConfig) -> None:
+    def __init__(self, network: nn.Module, config: HVCLSACConfig) -> None:
         super().__init__(network, config.learning_rate)
         self.objective = Objective(
             gate_kl=config.beta_gate,
@@ -72,24 +67,11 @@ class HVCLPart(Part):
         self.num_data = 1
         """N_t."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """The network's outputs, to be learned from."""
-        self.network.compiled.diverse = self.objective.diversity_is_due
-        return super().__call__(x)
-
     def priced(self, loss: Tensor, progress: float) -> tuple[Tensor, Terms]:
         """The objective, with minus the loss as utility."""
-        found = self.network.compiled.terms
-        if found is None:
-            total, terms = self.objective(-loss, self.network, self.num_data, progress)
-            del terms["utility"]
-            return total, terms
-        weights = self.objective.weights_at(progress)
-        shares = [1 / self.num_data if name in PER_DATA_SET else 1.0 for name in NAMES]
-        costs = [weights[name] * share for name, share in zip(NAMES, shares, strict=True)]
-        told = NAMES if self.network.experts > 1 else NAMES[:1]
-        terms = {name: share * value for name, share, value in zip(told, shares, found.tolist(), strict=False) if weights[name]}
-        return loss + torch.dot(found, torch.tensor(costs)), terms
+        total, terms = self.objective(-loss, self.network, self.num_data, progress)
+        del terms["utility"]
+        return total, terms
 
     def end_task(self, inputs: Tensor, curvature: Tensor) -> None:
         """Every posterior becomes the prior of the next task."""
@@ -117,11 +99,17 @@ class HVCL(SAC):
     def make_part(self, inputs: int, outputs: int | None) -> Part:
         """Networks of MoVE layers."""
         config = self.config
-        copies = 1 if outputs is not None else 2
-        options = (config.experts, copies, config.sigma, config.initial_sigma)
-        network = StackedMoVE(inputs, outputs or 1, config.hidden, *options)
-        start_small(network.layers[-1])
-        return HVCLPart(network, config)
+        stack = MoVEStack(
+            (inputs, *config.hidden, outputs or 1),
+            config.experts,
+            copies=1 if outputs is not None else 2,
+            side_by_side=True,
+            estimator="local",
+            sigma=config.sigma,
+            initial_sigma=config.initial_sigma,
+        )
+        start_small(stack)
+        return HVCLPart(stack, config)
 
     def on_task_start(self, task: int, steps: int) -> None:
         """Count anew; N_t is the number of steps."""
@@ -133,6 +121,10 @@ class HVCL(SAC):
         """For every layer of the actor, the share of the observations that goes to each expert."""
         if self.config.experts == 1:
             return {}
-        self.actor.mirror.plain(torch.from_numpy(self.check(observations)))
-        layers = [layer for _, layer in variational_modules(self.actor.mirror) if isinstance(layer, StackedMoVELinear)]
-        return {f"layer {number + 1}": layer.shares()[0] for number, layer in enumerate(layers)}
+        self.actor.mirror(torch.from_numpy(self.check(observations)))
+        found = {}
+        for number, layer in enumerate(layer for layer in self.actor.mirror.modules() if isinstance(layer, MoVELinear)):
+            assert layer.gate_log_probabilities is not None
+            counts = torch.bincount(layer.gate_log_probabilities.argmax(1), minlength=self.config.experts)
+            found[f"layer {number + 1}"] = (counts / counts.sum()).tolist()
+        return found

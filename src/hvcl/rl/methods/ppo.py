@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from hvcl.errors import InputError
-from hvcl.rl.dense import SLOPE
+from hvcl.ops.dense import SLOPE
 from hvcl.rl.methods.ewc import EWCPart
 from hvcl.rl.methods.registry import register
 from hvcl.rl.methods.ucl import UCLPart, UCLWeights

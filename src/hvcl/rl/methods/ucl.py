@@ -70,7 +70,7 @@ class UCLPart(Part):
         sums = self.nodes.regularisers() / self.batch_size
         held = (config.alpha / 2, 0.0) if self.first else (config.strength / 2, config.strength)
         terms = dict(zip(NAMES, sums.tolist(), strict=True))
-        return loss + torch.dot(sums, torch.tensor([*held, config.beta / 2])), terms
+        return loss + torch.dot(sums, sums.new_tensor([*held, config.beta / 2])), terms
 
     def end_task(self, inputs: Tensor, curvature: Tensor) -> None:
         """The present posterior is what the next task is compared with."""
@@ -98,5 +98,5 @@ class UCL(SAC):
         """Networks with a sigma per node."""
         config = self.config
         network = Nodes(inputs, outputs or 1, config.hidden, 1 if outputs is not None else 2, config.ratio)
-        start_small(network.layers[-1])
+        start_small(network)
         return UCLPart(network, config, config.learning_rate, config.batch_size)

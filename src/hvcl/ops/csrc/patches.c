@@ -2,24 +2,22 @@
  *
  * One image at a time, so that the responses of all its patches stay in the cache between product and pooling.
  */
-#include <math.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "hvcl.h"
 
 /* Patches of `size` x `size` of an image [channels, height, width] as rows [places, channels * size * size], and for every patch
  * 1 / sqrt(variance + constant). */
-void patches_of(ptrdiff_t channels, ptrdiff_t height, ptrdiff_t width, ptrdiff_t size, float constant, const float *restrict image,
+void patches_of(int64_t channels, int64_t height, int64_t width, int64_t size, float constant, const float *restrict image,
                 float *restrict rows, float *restrict scale)
 {
-    const ptrdiff_t numbers = channels * size * size, down = height - size + 1, across = width - size + 1;
-    for (ptrdiff_t r = 0; r < down; r++)
-        for (ptrdiff_t c = 0; c < across; c++) {
+    const int64_t numbers = channels * size * size, down = height - size + 1, across = width - size + 1;
+    for (int64_t r = 0; r < down; r++)
+        for (int64_t c = 0; c < across; c++) {
             float *restrict row = rows + (r * across + c) * numbers;
-            ptrdiff_t k = 0;
-            for (ptrdiff_t channel = 0; channel < channels; channel++)
-                for (ptrdiff_t i = 0; i < size; i++) {
+            int64_t k = 0;
+            for (int64_t channel = 0; channel < channels; channel++)
+                for (int64_t i = 0; i < size; i++) {
                     const float *restrict line = image + (channel * height + r + i) * width + c;
-                    for (ptrdiff_t j = 0; j < size; j++) row[k++] = line[j];
+                    for (int64_t j = 0; j < size; j++) row[k++] = line[j];
                 }
             float sum = 0.0f, spread = 0.0f;
             for (k = 0; k < numbers; k++) sum += row[k];
@@ -31,15 +29,15 @@ void patches_of(ptrdiff_t channels, ptrdiff_t height, ptrdiff_t width, ptrdiff_t
 
 /* With v = responses[p, k] * scale[p] + offset[k]: adds max(v - t, 0) to up[cell[p], k] and max(-v - t, 0) to down[cell[p], k]. Rows of
  * up and down are `stride` apart. */
-void threshold_and_pool(ptrdiff_t places, ptrdiff_t filters, ptrdiff_t stride, float t, const float *restrict responses,
+void threshold_and_pool(int64_t places, int64_t filters, int64_t stride, float t, const float *restrict responses,
                         const float *restrict scale, const float *restrict offset, const int32_t *restrict cell, float *restrict up,
                         float *restrict down)
 {
-    for (ptrdiff_t p = 0; p < places; p++) {
+    for (int64_t p = 0; p < places; p++) {
         const float *restrict row = responses + p * filters;
         float *restrict above = up + cell[p] * stride, *restrict below = down + cell[p] * stride;
         const float s = scale[p];
-        for (ptrdiff_t k = 0; k < filters; k++) {
+        for (int64_t k = 0; k < filters; k++) {
             const float v = row[k] * s + offset[k];
             above[k] += v > t ? v - t : 0.0f;
             below[k] += v < -t ? -v - t : 0.0f;
