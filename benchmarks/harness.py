@@ -27,7 +27,7 @@ from measure import PAGE, Contest, environment, interleave, one_thread, quartile
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hvcl.errors import DataError
+from hvcl.core.errors import DataError
 from hvcl.learners import Learner, create
 from hvcl.networks import build_network
 from hvcl.runs import RunConfig, RunFolder, run

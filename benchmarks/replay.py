@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from measure import PAGE, Contest, environment, interleave, one_thread, summary, verdict, write_json
 
+from hvcl.core.problem import Problem
 from hvcl.learners import create
 from hvcl.learners.generative import GenerativeReplay
-from hvcl.problem import Problem
 
 BATCH = 256
 GOAL = 2.2

@@ -15,7 +15,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from hvcl.learners.hvcl import HVCLConfig
+from hvcl.learners.methods.hvcl import HVCLConfig
 from hvcl.report.page import write_report
 from hvcl.results import cell_of, save_cell
 from hvcl.runs import RunConfig, RunFolder

@@ -46,7 +46,7 @@ def described(config):
 
 def configuration(benchmark, method, pairs):
     """The run that `pairs` of a name and a value ask for."""
-    from hvcl.configuration import field_types, parse
+    from hvcl.core.configuration import field_types, parse
     from hvcl.learners import method as registered
     from hvcl.runs import RunConfig
     from hvcl.streams import StreamConfig

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from rl import AGENT
 
-from hvcl.configuration import field_types, parse
+from hvcl.core.configuration import field_types, parse
 from hvcl.rl import Protocol, Sequence, create, run, sequence
 from hvcl.rl.loop import Position, Stage
 from hvcl.rl.methods.registry import method

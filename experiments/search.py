@@ -224,7 +224,7 @@ def score(job, epochs=None):
 
 def attempt(job):
     """A setting that diverges has no accuracy."""
-    from hvcl.errors import HvclError
+    from hvcl.core.errors import HvclError
 
     try:
         return job, *score(job)

@@ -14,7 +14,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from hvcl.configuration import field_help
+from hvcl.core.configuration import field_help
 from hvcl.learners import known_methods
 from hvcl.learners.gradient import GradientConfig
 from hvcl.results import load_cells, markdown_table, method_table, overview

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.layers import MoVEConv2d, MoVELinear
 from hvcl.networks import build_network, plain_conv
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from hvcl.errors import HvclError, InputError
+from hvcl.core.errors import HvclError, InputError
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -158,7 +158,7 @@ def settings_of(
     rest: list[str], *configs: type[Any], command: str = "hvcl run", others: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Options that are fields of the configurations, from the words that argparse left over; `others` are those it knows."""
-    from hvcl.configuration import field_types, parse
+    from hvcl.core.configuration import field_types, parse
 
     types = [field_types(config) for config in configs]
     found: list[dict[str, Any]] = [{} for _ in configs]
@@ -204,7 +204,7 @@ def print_options(**names: str) -> None:
 
 def print_settings(titles: Sequence[str], configs: Sequence[type[Any]], note: str = "") -> None:
     """The fields of configurations as options, with their help texts and defaults."""
-    from hvcl.configuration import describe, field_help, field_types
+    from hvcl.core.configuration import describe, field_help, field_types
 
     for title, config in zip(titles, configs, strict=True):
         print(f"\nsettings of the {title}{note}:")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 DenseFactory = Callable[[int, int], nn.Module]
 """(in_features, out_features) to a layer."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.evaluation import AccuracyMatrix
 
 SUMMARIES = ("average_accuracy", "learning_accuracy", "forgetting", "backward_transfer", "forward_transfer")

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hvcl.core.problem import Problem
 from hvcl.evaluation import GateMeter, evaluate
 from hvcl.layers import MoVELinear
 from hvcl.learners import create
 from hvcl.learners.gradient import GradientLearner
-from hvcl.problem import Problem
 from hvcl.streams.tasks import Examples, TestSet
 
 

@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from hvcl.errors import HvclError
+from hvcl.core.errors import HvclError
+from hvcl.core.problem import Problem
 from hvcl.evaluation import evaluate, evaluate_generation
 from hvcl.generative import Generated
 from hvcl.learners import create
 from hvcl.learners.base import Learner
-from hvcl.problem import Problem
 from hvcl.streams import StreamConfig, from_arrays
 
 

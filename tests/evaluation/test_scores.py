@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hvcl.errors import HvclError
+from hvcl.core.errors import HvclError
+from hvcl.core.problem import Problem
 from hvcl.evaluation import calibration_error, evaluate
 from hvcl.evaluation.scores import Score, score
 from hvcl.learners.base import Learner, State
-from hvcl.problem import Problem
 from hvcl.streams.tasks import Examples, TestSet
 
 

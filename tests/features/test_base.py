@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
 from hvcl.features import FeatureMap, RandomFeatures
 
 

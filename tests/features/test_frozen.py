@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
 from hvcl.features import FrozenModule
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.features import PatchFeatures, patches
 from hvcl.features.patches import _sample
 

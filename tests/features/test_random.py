@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.features import RandomFeatures
 from hvcl.features.random import _windows
 

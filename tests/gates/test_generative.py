@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
 from hvcl.gates import GenerativeGate
 from hvcl.gates.generative import _Group, _nearest_in_hull
 from hvcl.runs.state import load_state, save_state

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.generative import Latent, LatentPrior
 
 

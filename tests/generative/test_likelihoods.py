@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hvcl.errors import InputError, UnknownNameError
+from hvcl.core.errors import InputError, UnknownNameError
 from hvcl.generative import Bernoulli, DiscretisedLogistic, Gaussian, make_likelihood
 
 

@@ -6,7 +6,7 @@ import zlib
 import pytest
 import torch
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.generative.pictures import are_pictures, png, strip
 
 

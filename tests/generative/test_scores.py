@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.generative.scores import frechet_distance, inception_score
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.generative import Layers, MoVEVAE, move_layers
 from hvcl.layers import MoVELayer, consolidate, loss_terms
 from hvcl.objective import Objective

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.layers import MoVELayer, consolidate, loss_terms, sampling
 from hvcl.layers.diversity import JITTER
 

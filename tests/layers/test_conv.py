@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.layers import (
     MoVEConv1d,
     MoVEConv2d,

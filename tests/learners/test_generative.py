@@ -7,13 +7,14 @@ import math
 import pytest
 import torch
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
+from hvcl.core.problem import Problem
 from hvcl.evaluation import Generates
-from hvcl.learners import create, hvcl_replay
-from hvcl.learners.exact import ExactConfig
+from hvcl.learners import create
 from hvcl.learners.generative import Replayed
+from hvcl.learners.methods import hvcl_replay
+from hvcl.learners.methods.exact import ExactConfig
 from hvcl.optim import VariationalAdam
-from hvcl.problem import Problem
 from hvcl.runs.state import load_state, save_state
 
 METHODS = ["dgr", "dgr-distill", "rtf", "hvcl-replay"]

@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 
-from hvcl.configuration import field_types
-from hvcl.errors import InputError, RunError, UnknownNameError
+from hvcl.core.configuration import field_types
+from hvcl.core.errors import InputError, RunError, UnknownNameError
+from hvcl.core.problem import Problem
 from hvcl.learners import HVCL, HVCLConfig, create, known_methods, register
-from hvcl.problem import Problem
 from hvcl.runs import run
 from hvcl.runs.state import load_state, save_state
 from hvcl.streams import StreamConfig, from_arrays, make_stream

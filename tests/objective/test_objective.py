@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.layers import MoVELinear, VariationalModule, consolidate, loss_terms
 from hvcl.objective import Cyclic, Objective, TargetInformation
 

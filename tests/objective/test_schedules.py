@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.objective import Constant, Cyclic, TargetInformation
 
 

@@ -220,7 +220,7 @@ class TestStack:
         torch.testing.assert_close(*losses, **TOLERANCE)
         torch.testing.assert_close(x.grad.double(), theirs.grad, **TOLERANCE)
         for (name, mine), its in zip(stack.named_parameters(), plain.parameters(), strict=True):
-            torch.testing.assert_close(mine.grad.double(), its.grad, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: name + text)
+            torch.testing.assert_close(mine.grad.double(), its.grad, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: n + m)
 
     def test_copies_have_inputs_of_their_own_or_share_them(self, library):
         stack = MoVEStack((IN, 6, OUT), 3, copies=2).eval()

@@ -4,36 +4,28 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hvcl.kernels.patches import load_patch_kernels
-
-
-@pytest.fixture
-def kernels():
-    found = load_patch_kernels()
-    if found is None:
-        pytest.skip("no C compiler")
-    return found
+from hvcl.ops import patches
 
 
 @pytest.mark.parametrize(("shape", "size"), [((1, 5, 5), 2), ((3, 9, 7), 4), ((2, 4, 11), 4)])
-def test_patches_and_their_scales(kernels, shape, size):
+def test_patches_and_their_scales(library, shape, size):
     image = torch.randn(shape, generator=torch.Generator().manual_seed(0)) + 2
     places = (shape[1] - size + 1) * (shape[2] - size + 1)
     rows, scale = torch.full((places, shape[0] * size**2), torch.nan), torch.full((places,), torch.nan)
-    kernels.patches_of(image, size, 0.3, rows, scale)
+    patches.patches_of(library, image, size, 0.3, rows, scale)
     expected = F.unfold(image.unsqueeze(0), size)[0].T
     assert torch.equal(rows, expected)
     torch.testing.assert_close(scale, (expected.var(1, correction=0) + 0.3).rsqrt())
 
 
 @pytest.mark.parametrize("filters", [1, 5, 40])
-def test_threshold_and_pool(kernels, filters):
+def test_threshold_and_pool(library, filters):
     random = torch.Generator().manual_seed(0)
     responses, scale = torch.randn(30, filters, generator=random), torch.rand(30, generator=random) + 0.5
     offset, cell = torch.randn(filters, generator=random), torch.randint(0, 4, (30,), generator=random, dtype=torch.int32)
     # sums go into columns 2... of wider arrays, on top of what is there
     up, down = torch.ones(4, filters + 3), torch.full((4, filters + 3), 2.0)
-    kernels.threshold_and_pool(responses, scale, offset, cell, 0.25, up[:, 2:], down[:, 2:])
+    patches.threshold_and_pool(library, responses, scale, offset, cell, 0.25, up[:, 2:-1], down[:, 2:-1])
     v = responses * scale.unsqueeze(1) + offset
     expected_up, expected_down = torch.ones(4, filters + 3), torch.full((4, filters + 3), 2.0)
     expected_up[:, 2:-1].index_add_(0, cell, (v - 0.25).clamp_min(0))
@@ -44,6 +36,14 @@ def test_threshold_and_pool(kernels, filters):
     assert (down[:, 2:-1] > 2).any()
 
 
-def test_without_a_library_there_are_none(monkeypatch):
-    monkeypatch.setattr("hvcl.kernels.patches.load_library", lambda source: None)
-    assert load_patch_kernels.__wrapped__() is None
+@pytest.mark.parametrize(
+    "cell", [torch.tensor([0, 4], dtype=torch.int32), torch.tensor([-1], dtype=torch.int32), torch.tensor([0])]
+)
+def test_cells_that_are_not_there_are_refused(cell):
+    with pytest.raises(IndexError, match="from 0 to 3"):
+        patches.check_cells(cell, 4)
+
+
+def test_images_smaller_than_a_patch_are_refused(library):
+    with pytest.raises(IndexError, match="no patches"):
+        patches.patches_of(library, torch.zeros(1, 2, 5), 3, 0.1, torch.zeros(0, 9), torch.zeros(0))

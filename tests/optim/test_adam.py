@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.layers import MoVEConv2d, MoVEConvTranspose2d, MoVELayer, MoVELinear, consolidate
 from hvcl.objective import Objective
 from hvcl.ops import load

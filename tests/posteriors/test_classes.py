@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_t
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.evaluation.scores import score
 from hvcl.posteriors import ClassHead, classes
 from hvcl.posteriors.classes import FREEDOM, TEMPER

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
 from hvcl.posteriors import matrix_normal
 from hvcl.posteriors.matrix_normal import MatrixNormal, _cholesky, _root
 from hvcl.runs.state import load_state, save_state

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.posteriors import MeanFieldGaussian
 
 SIGMAS = pytest.mark.parametrize("sigma", ["weight", "unit"])

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 from hvcl.generative.pictures import png
 from hvcl.report.generation import generation_figures
 from hvcl.report.load import load_run

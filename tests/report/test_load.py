@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 from hvcl.report import find_runs, load_run
 
 WriteRun = Callable[..., Path]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 from hvcl.report import find_runs, load_run, render, write_report
 
 WriteRun = Callable[..., Path]

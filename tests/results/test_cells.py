@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 from hvcl.results import Cell, cell_of, check, html_table, load_cells, markdown_table, method_table, overview, save_cell
 from hvcl.runs import RunConfig, RunFolder
 from hvcl.runs.record import execute

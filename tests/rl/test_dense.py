@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from hvcl.kernels import load_kernels
+from hvcl.core.errors import InputError
+from hvcl.layers import MoVEStack
+from hvcl.ops import load
 from hvcl.optim import SmallAdam
 from hvcl.rl.dense import StackedDense
-from hvcl.rl.move import StackedMoVE
 from hvcl.rl.networks import mirror
 from hvcl.rl.part import Part
 
-compiled = pytest.mark.skipif(load_kernels(torch.zeros(1)) is None, reason="there is no C compiler")
+compiled = pytest.mark.skipif(load() is None, reason="there is no C compiler")
 
 
 def apart(x):
@@ -65,15 +66,15 @@ def test_parameters_that_were_changed_before_the_way_back_are_noticed():
 
 @pytest.mark.parametrize("x", [torch.zeros(6, 3), torch.zeros(6, 4, dtype=torch.double)])
 def test_inputs_of_another_kind_are_refused(x):
-    for network in (StackedDense(4, 3, (5,)), StackedMoVE(4, 3, (5,), 2, 1, "unit", 0.1)):
-        with pytest.raises(RuntimeError):
+    for network in (StackedDense(4, 3, (5,)), MoVEStack((4, 5, 3), 2)):
+        with pytest.raises((RuntimeError, InputError)):
             network(x)
 
 
 def test_without_a_compiler_the_plain_path_serves(monkeypatch):
     network, x = StackedDense(4, 3, (5, 7), 2), torch.randn(6, 4)
     expected = network(x)
-    monkeypatch.setattr("hvcl.rl.dense.load_kernels", lambda _: None)
+    monkeypatch.setattr("hvcl.ops.border.load", lambda: None)
     torch.testing.assert_close(network(x), expected)
 
 

@@ -2,7 +2,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from hvcl.errors import InputError, UnknownNameError
+from hvcl.core.errors import InputError, UnknownNameError
 from hvcl.rl import Sequence, bullet, sequence, sequences
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
 from hvcl.rl import Agent, Protocol, Sequence, Task, evaluate, evaluation, known_methods, run
 from hvcl.rl.classic import Reach
 from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl

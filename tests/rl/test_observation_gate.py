@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.rl.observation_gate import DIFFERENCE, ObservationGate
 
 

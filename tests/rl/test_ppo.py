@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.rl import PPO, PPOConfig, Transitions
 from hvcl.rl.ppo import log_density
 

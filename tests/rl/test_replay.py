@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.rl import PrioritizedReplay, Transitions
 from hvcl.rl.replay import EPSILON
 from hvcl.runs.state import load_state, save_state

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
 from hvcl.rl import SAC, SACConfig, Transitions
 from hvcl.rl.squashed import sample
 from hvcl.rl.temperature import Temperature

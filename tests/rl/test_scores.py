@@ -1,6 +1,6 @@
 import pytest
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.rl import scores
 from hvcl.rl.scores import Point, Reference
 

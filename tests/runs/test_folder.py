@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
 from hvcl.runs import RunConfig, RunFolder
 from hvcl.runs.record import InterruptedRun, execute
 

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 from hvcl.runs.state import load_state, save_state, tensor_bytes, write_json
 
 STATE = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,11 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
+from hvcl.core.problem import Problem
 from hvcl.layers import MoVEConv1d, MoVEConv2d, MoVELinear
 from hvcl.learners import create
 from hvcl.optim import SmallAdam, VariationalAdam, load_optimizer_state
-from hvcl.problem import Problem
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -127,13 +128,9 @@ class TestOptimiserStates:
             """
         )
         assert done.returncode == 0, done.stderr
-        resumed = subprocess.run(
-            [sys.executable, "-m", "hvcl.cli", "run", "split-digits", "--method", "hvcl", "--epochs", "1"]
-            + ["--estimator", "flipout", "--out", str(tmp_path / "run"), "--resume"],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        arguments = ["run", "split-digits", "--method", "hvcl", "--epochs", "1", "--estimator", "flipout", "--resume"]
+        arguments += ["--out", str(tmp_path / "run")]
+        resumed = subprocess.run([sys.executable, "-m", "hvcl.cli", *arguments], capture_output=True, text=True, timeout=300)
         assert resumed.returncode == 2
         assert "does not fit" in resumed.stderr
         assert "Traceback" not in resumed.stderr
@@ -230,23 +227,32 @@ def test_signals_without_a_place_are_refused():
         MoVEConv1d(1, 3, 1, experts=2)(torch.zeros(2, 1, 0))
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory) -> Path:
+    """A cache folder with a library in it."""
+    cache = tmp_path_factory.mktemp("cache")
+    assert run(TestLibraries.PROGRAM, XDG_CACHE_HOME=str(cache)).stdout.strip() == "loaded"
+    return cache
+
+
 class TestLibraries:
     """A program that uses compiled code says whose library it loaded."""
 
     PROGRAM = """
-    import warnings
-    warnings.simplefilter("always")
-    from hvcl.kernels.library import _load
-    print("loaded" if _load() is not None else "none")
+    from hvcl.ops import load
+    print("loaded" if load() is not None else "none")
     """
 
-    def library(self, cache: Path) -> Path:
-        assert run(self.PROGRAM, XDG_CACHE_HOME=str(cache)).stdout.strip() == "loaded"
-        return next(path for path in (cache / "hvcl" / "kernels").glob("*.so") if path.name.startswith("kernels"))
+    @pytest.fixture
+    def library(self, compiled: Path, tmp_path: Path) -> Path:
+        """The library of a copy of it, in `tmp_path`."""
+        shutil.copytree(compiled, tmp_path, dirs_exist_ok=True)
+        (found,) = (tmp_path / "hvcl" / "kernels").glob("*.so")
+        return found
 
     @pytest.mark.parametrize("damage", ["truncated", "zeroed", "empty", "no digest"])
-    def test_a_damaged_one_is_compiled_anew(self, tmp_path: Path, damage):
-        path = self.library(tmp_path)
+    def test_a_damaged_one_is_compiled_anew(self, tmp_path: Path, library: Path, damage):
+        path = library
         content = path.read_bytes()
         digest = path.with_suffix(".sha256")
         match damage:
@@ -264,8 +270,8 @@ class TestLibraries:
         assert len(path.read_bytes()) == len(content)
         assert digest.exists()
 
-    def test_a_folder_that_others_may_write_to_is_not_used(self, tmp_path: Path):
-        path = self.library(tmp_path)
+    def test_a_folder_that_others_may_write_to_is_not_used(self, tmp_path: Path, library: Path):
+        path = library
         path.parent.chmod(0o777)
         path.write_bytes(b"somebody else's")
         done = run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path))
@@ -274,8 +280,8 @@ class TestLibraries:
         assert path.read_bytes() == b"somebody else's"
 
     @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
-    def test_a_library_of_another_user_is_replaced_and_a_folder_of_his_refused(self, tmp_path: Path):
-        path = self.library(tmp_path)
+    def test_a_library_of_another_user_is_replaced_and_a_folder_of_his_refused(self, tmp_path: Path, library: Path):
+        path = library
         os.chown(path, 12345, 12345)
         assert run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path)).stdout.strip() == "loaded"
         assert path.stat().st_uid == 0
@@ -284,7 +290,7 @@ class TestLibraries:
         assert done.stdout.strip() == "loaded"
         assert "uid 12345" in done.stderr
 
-    def test_only_the_owner_may_change_it(self, tmp_path: Path):
-        path = self.library(tmp_path)
+    def test_only_the_owner_may_change_it(self, tmp_path: Path, library: Path):
+        path = library
         for place in (path, path.parent):
             assert not place.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.streams.arrays import deal, from_arrays, order_classes
 from hvcl.streams.events import Batch
 from hvcl.streams.stream import Stream, StreamConfig

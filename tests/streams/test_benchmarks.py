@@ -12,8 +12,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from hvcl.configuration import configure, field_types
-from hvcl.errors import HvclError, InputError, UnknownNameError
+from hvcl.core.configuration import configure, field_types
+from hvcl.core.errors import HvclError, InputError, UnknownNameError
 from hvcl.learners import known_methods
 from hvcl.streams import benchmarks
 from hvcl.streams.benchmarks import BENCHMARKS, benchmark, make_stream

@@ -13,7 +13,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from hvcl.errors import DataError, UnknownNameError
+from hvcl.core.errors import DataError, UnknownNameError
 from hvcl.streams.datasets import Dataset, known_datasets, load
 from hvcl.streams.files import FILE_SETS, DataFile, FileSet
 

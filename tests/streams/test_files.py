@@ -16,7 +16,7 @@ from pathlib import Path
 import pooch  # type: ignore[import-untyped]
 import pytest
 
-from hvcl.errors import DataError, UnknownNameError
+from hvcl.core.errors import DataError, UnknownNameError
 from hvcl.streams.files import FILE_SETS, Archive, DataFile, FileSet, data_folder, fetch, status, verify
 
 FIRST = random.Random(1).randbytes(300_000)

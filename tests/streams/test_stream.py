@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from hvcl.errors import HvclError, InputError
-from hvcl.problem import Problem
+from hvcl.core.errors import HvclError, InputError
+from hvcl.core.problem import Problem
 from hvcl.streams.events import Batch, TaskEnd
 from hvcl.streams.stream import Stream, StreamConfig
 from hvcl.streams.tasks import Scenario, label, split_by_class

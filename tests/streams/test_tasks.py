@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.streams.tasks import Examples, Labelled, Part, Scenario, Task, TestSet, hold_out, label, split_by_class
 
 Y = torch.tensor([3, 0, 7, 5, 0, 3, 5, 7, 9])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 
 class AccuracyMatrix:

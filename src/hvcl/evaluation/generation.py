@@ -10,11 +10,11 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from hvcl.errors import HvclError
+from hvcl.core.errors import HvclError
+from hvcl.core.problem import Problem
 from hvcl.generative.pictures import are_pictures, png, strip
 from hvcl.generative.scores import frechet_distance, inception_score
 from hvcl.generative.vae import Generated
-from hvcl.problem import Problem
 from hvcl.streams.tasks import TestSet
 
 SAMPLES = 2000

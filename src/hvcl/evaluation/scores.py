@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hvcl.errors import HvclError
+from hvcl.core.errors import HvclError
 from hvcl.evaluation.gates import GateMeter, LayerInformation
 from hvcl.evaluation.generation import Generates, Generation, evaluate_generation
 from hvcl.learners.base import Learner

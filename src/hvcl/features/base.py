@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
 
 
 class FeatureMap(ABC):

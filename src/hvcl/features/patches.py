@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.features.base import FeatureMap
 from hvcl.ops import Library, usable
 from hvcl.ops.patches import check_cells, patches_of, threshold_and_pool

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.features.base import FeatureMap
 
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
 
 Covariance = Literal["diagonal", "tied"]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 Asked = int | Sequence[int] | None
 """A condition, any of several, or all."""

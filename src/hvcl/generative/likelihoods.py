@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hvcl.errors import InputError, UnknownNameError
+from hvcl.core.errors import InputError, UnknownNameError
 
 LikelihoodName = Literal["bce", "logistic", "gaussian"]
 

@@ -8,7 +8,7 @@ import zlib
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 GAP = 2
 """White pixels between pictures."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.generative.latent import Asked, Latent, LatentPrior
 from hvcl.generative.layers import Layers
 from hvcl.generative.likelihoods import LikelihoodName, make_likelihood

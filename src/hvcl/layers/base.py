@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.gates import SoftmaxGate
 from hvcl.layers.dispatch import Plan, Routing, Segment, route
 from hvcl.layers.diversity import diversity

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Unpack, cast
 from torch import Tensor
 from torch.nn import functional as F
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.gates import SoftmaxGate
 from hvcl.layers.base import TINY, MoVELayer
 from hvcl.layers.dispatch import Plan

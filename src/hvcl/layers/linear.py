@@ -8,7 +8,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.layers.base import TINY, MoVELayer
 from hvcl.layers.compiled import Compiled
 from hvcl.layers.options import MoVEOptions, require_positive

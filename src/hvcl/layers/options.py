@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 import torch
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.layers.dispatch import Routing
 from hvcl.posteriors.mean_field import SigmaKind, SigmaTransform
 

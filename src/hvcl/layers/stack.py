@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.layers.compiled import Compiled
 from hvcl.layers.linear import MoVELinear
 from hvcl.layers.module import VariationalModule

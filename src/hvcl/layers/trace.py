@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.gates import SoftmaxGate
 from hvcl.ops.dense import TERMS
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
+from hvcl.core.problem import Problem
+from hvcl.core.random import float32
 from hvcl.learners.experts import ExpertLog
-from hvcl.learners.random import float32
-from hvcl.problem import Problem
 
 State = dict[str, Any]
 """Nested dicts and lists of tensors, numbers, strings, booleans and None: what a checkpoint can hold without pickling."""

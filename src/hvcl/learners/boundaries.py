@@ -17,7 +17,7 @@ from torch import Tensor
 from hvcl.features import FeatureMap, PatchFeatures, is_picture
 from hvcl.gates import GenerativeGate
 from hvcl.learners.base import State
-from hvcl.learners.growing import Inputs
+from hvcl.learners.methods.growing import Inputs
 
 WARMUP = 256
 """Examples that the features are taken from."""

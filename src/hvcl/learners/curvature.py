@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 FisherLabels = Literal["exact", "sampled", "empirical"]
 """Labels of the Fisher information: the expectation over the model's classes, one drawn from the model, or the true one."""

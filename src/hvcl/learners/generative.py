@@ -24,13 +24,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
+from hvcl.core.problem import Problem
+from hvcl.core.random import RandomState
 from hvcl.generative import Generated, Layers, LikelihoodName, MoVEVAE, sample_from
 from hvcl.learners.base import State
 from hvcl.learners.boundaries import BoundaryFinder
 from hvcl.learners.gradient import GradientConfig, GradientLearner, saved_state_fits
-from hvcl.learners.random import RandomState
-from hvcl.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
+from hvcl.core.problem import Problem
+from hvcl.core.random import RandomState
 from hvcl.learners.base import Learner, State
-from hvcl.learners.random import RandomState
 from hvcl.networks import ConvFactory, DenseFactory, build_network, plain_conv
 from hvcl.optim import load_optimizer_state
-from hvcl.problem import Problem
 
 Terms = dict[str, Tensor | float]
 """Named scalars of a loss; "loss" is a tensor with a gradient, the others may be plain numbers."""

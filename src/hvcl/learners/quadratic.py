@@ -18,12 +18,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
+from hvcl.core.problem import Problem
 from hvcl.learners.base import State
-from hvcl.learners.examples import Stored
 from hvcl.learners.gradient import GradientConfig, GradientLearner, Terms
-from hvcl.learners.task_data import TaskData
-from hvcl.problem import Problem
+from hvcl.learners.memory.examples import Stored
+from hvcl.learners.memory.task_data import TaskData
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hvcl.configuration import configure
+from hvcl.core.configuration import configure
+from hvcl.core.problem import Problem
+from hvcl.core.random import float32
+from hvcl.core.registry import Registry, first_line
 from hvcl.learners.base import Learner
-from hvcl.learners.random import float32
-from hvcl.problem import Problem
-from hvcl.registry import Registry, first_line
 
 LearnerClass = TypeVar("LearnerClass", bound=type[Learner])
 

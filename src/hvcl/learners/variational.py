@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
+from hvcl.core.problem import Problem
 from hvcl.layers import MoVEConv2d, MoVELayer, MoVELinear
 from hvcl.layers.options import Estimator, MoVEOptions
 from hvcl.learners.base import State
 from hvcl.learners.gradient import GradientConfig, GradientLearner
-from hvcl.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.layers.module import outermost
 from hvcl.objective.schedules import Constant, Schedule
 

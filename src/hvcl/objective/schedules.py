@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 
 class Schedule(ABC):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.ops.border import address, optional, scratch, structure, usable
 from hvcl.ops.gradients import Contribution
 from hvcl.ops.library import Library

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.ops.header import structures
 from hvcl.ops.library import Library, load
 

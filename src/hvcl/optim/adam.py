@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.ops import Contribution, Dense, Library
 from hvcl.ops.adam import ExpertSteps, Other, Posterior, Push, expert_step
 from hvcl.ops.gradients import added

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 
 class SmallAdam:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of state tensors by name, where they differ from the parameter's own."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.posteriors.matrix_normal import MatrixNormal, Posterior
 
 FREEDOM = 10

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
 
 PANEL = 2048
 """Rows of the second moments that are updated at once; only columns up to the diagonal are kept."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.ops import MOST_EXPERTS, usable
 from hvcl.ops.border import observed
 from hvcl.ops.diversity import repel

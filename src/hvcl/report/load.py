@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 from hvcl.report.run import Config, Evaluation, Expert, Generation, Layer, Matrix, Result, Run, Seed, Stretch, Terms, Vector
 
 FORMAT = 1

@@ -13,7 +13,7 @@ from typing import Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 from hvcl.report import figures, words
 from hvcl.report.generation import generation_figures
 from hvcl.report.load import find_runs, load_run

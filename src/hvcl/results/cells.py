@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 from hvcl.runs.state import read_json, write_json
 
 BUDGETS = ("quick", "standard", "paper")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
 from hvcl.rl.environments import Array, Sequence
 from hvcl.rl.part import Terms
 from hvcl.rl.replay import Transitions

@@ -20,7 +20,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 EPISODE = 1000
 """Steps of an episode, as `pybullet_envs` registers these tasks."""

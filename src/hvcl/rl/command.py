@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hvcl.cli import EXIT_INTERRUPTED, parse_seeds, print_options, print_settings, settings_of
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.rl.loop import Protocol
 from hvcl.rl.methods import known_methods, method
 from hvcl.rl.report import write_rl_report

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 try:
     import gymnasium

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import Array, Sequence
 

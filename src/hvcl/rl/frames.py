@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import Array, Sequence
 from hvcl.rl.runs import RLRunFolder

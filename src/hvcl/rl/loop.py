@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import Sequence
 from hvcl.rl.evaluation import Outcome, evaluate, seeds

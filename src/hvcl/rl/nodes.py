@@ -1,6 +1,6 @@
 """Stacked networks with a sigma per node, and the sums that hold them in uncertainty-based continual learning.
 
-The mathematics are in `hvcl.learners.ucl`, whose `regularisers` are the reference in the tests.
+The mathematics are in `hvcl.learners.methods.ucl`, whose `regularisers` are the reference in the tests.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hvcl.layers import MoVEStack
 from hvcl.layers.linear import MoVELinear
-from hvcl.learners.ucl import node_options, shrink_means
+from hvcl.learners.methods.ucl import node_options, shrink_means
 from hvcl.ops import usable
 from hvcl.ops.held import HeldLayer, held_sums
 from hvcl.posteriors.mean_field import log_softplus

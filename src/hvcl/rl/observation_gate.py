@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.rl.environments import Array
 
 MEAN_COUNT, SHAPE, SPREAD = 1.0, 1.0, 0.1

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.ops.tree import Indices
 from hvcl.rl.environments import Array
 from hvcl.rl.sum_tree import SumTree

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 from hvcl.report.charts import Axis, Point, Series, line_chart, nice_axis
 from hvcl.rl import scores
 from hvcl.rl.frames import Strip, frames_of

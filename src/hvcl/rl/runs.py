@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from hvcl.configuration import configure, to_json
-from hvcl.errors import InputError, RunError
+from hvcl.core.configuration import configure, to_json
+from hvcl.core.errors import InputError, RunError
 from hvcl.rl import scores
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import Sequence

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
-from hvcl.learners.random import RandomState
+from hvcl.core.errors import InputError
+from hvcl.core.random import RandomState
 from hvcl.rl.agent import Agent, AgentConfig, State
 from hvcl.rl.dense import StackedDense
 from hvcl.rl.environments import Array

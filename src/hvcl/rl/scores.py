@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Values
 from dataclasses import dataclass
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 NEGLIGIBLE = 0.02
 """A normaliser of J below this share of a task's range says nothing."""

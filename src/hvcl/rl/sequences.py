@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from hvcl.errors import InputError, UnknownNameError
+from hvcl.core.errors import InputError, UnknownNameError
 from hvcl.rl.bullet import make_bullet
 from hvcl.rl.classic import make_cartpole, make_pendulum, make_reach
 from hvcl.rl.environments import Sequence, Task, own_tasks

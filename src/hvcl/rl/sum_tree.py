@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.ops import tree, usable
 from hvcl.ops.tree import Indices, Weights
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 
 class Temperature:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from hvcl.configuration import configure, field_types, to_json
-from hvcl.errors import InputError, RunError
+from hvcl.core.configuration import configure, field_types, to_json
+from hvcl.core.errors import InputError, RunError
 from hvcl.learners import Learner, method
 from hvcl.streams import Stream, StreamConfig, benchmark
 

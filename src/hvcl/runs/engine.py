@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 from hvcl.runs.folder import RunFolder
 from hvcl.runs.record import InterruptedRun, execute
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 from hvcl.runs.configuration import RunConfig
 from hvcl.runs.state import load_state, read_json, save_state, write_atomically, write_json
 

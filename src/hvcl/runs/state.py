@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from hvcl.errors import RunError
+from hvcl.core.errors import RunError
 
 _TENSOR = "__tensor__"
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.streams.stream import Stream, StreamConfig
 from hvcl.streams.tasks import Part, label, split_by_class
 

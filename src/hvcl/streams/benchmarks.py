@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hvcl.configuration import configure, to_json
-from hvcl.errors import InputError, UnknownNameError
+from hvcl.core.configuration import configure, to_json
+from hvcl.core.errors import InputError, UnknownNameError
 from hvcl.streams.arrays import deal, order_classes
 from hvcl.streams.datasets import Dataset, load
 from hvcl.streams.stream import Stream, StreamConfig

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hvcl.errors import DataError, UnknownNameError
+from hvcl.core.errors import DataError, UnknownNameError
 from hvcl.streams.files import data_folder, fetch, verify
 
 Bytes = npt.NDArray[np.uint8]

@@ -25,7 +25,7 @@ import urllib3
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hvcl.errors import DataError, UnknownNameError
+from hvcl.core.errors import DataError, UnknownNameError
 
 TIMEOUT_SECONDS = (10.0, 60.0)
 """How long to wait for a connection, and for the next bytes on it."""

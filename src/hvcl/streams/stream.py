@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
-from hvcl.problem import Problem
+from hvcl.core.errors import InputError
+from hvcl.core.problem import Problem
 from hvcl.streams.events import Batch, TaskEnd
 from hvcl.streams.tasks import Labelled, Scenario, Task, TestSet, hold_out
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 
 
 class Scenario(StrEnum):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.learners.quadratic import Quadratic
 from hvcl.rl.dense import StackedDense
 from hvcl.rl.methods.registry import register

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hvcl.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError
 from hvcl.rl.agent import Agent, State
 from hvcl.rl.environments import Array
 from hvcl.rl.methods.hvcl import HVCL, HVCLSACConfig

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.layers import MoVELinear, MoVEStack, consolidate
 from hvcl.objective import Objective
 from hvcl.posteriors.mean_field import SigmaKind

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.ops.dense import SLOPE
 from hvcl.rl.methods.ewc import EWCPart
 from hvcl.rl.methods.registry import register

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hvcl.configuration import configure
-from hvcl.registry import Registry, first_line
+from hvcl.core.configuration import configure
+from hvcl.core.registry import Registry, first_line
 from hvcl.rl.agent import Agent
 
 AgentClass = TypeVar("AgentClass", bound=type[Agent])

@@ -1,4 +1,6 @@
-"""Uncertainty-based continual learning (Ahn et al., 2019) for actor and critics; the mathematics are in `hvcl.learners.ucl`.
+"""Uncertainty-based continual learning (Ahn et al., 2019) for actor and critics.
+
+The mathematics are in `hvcl.learners.methods.ucl`.
 
 One network for all tasks, without heads of their own: so the last layer is held like the others, where the paper's separate
 heads are left free. `strength` multiplies the first two terms; all three are divided by the size of the batch, as in the paper.
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hvcl.errors import InputError
+from hvcl.core.errors import InputError
 from hvcl.layers import consolidate
 from hvcl.rl.methods.registry import register
 from hvcl.rl.networks import start_small

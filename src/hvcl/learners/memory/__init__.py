@@ -1,0 +1,1 @@
+"""What methods that may keep data keep it in: reservoirs, episodes of tasks, the present task's examples."""

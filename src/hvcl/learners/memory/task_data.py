@@ -1,0 +1,91 @@
+"""The current task's examples, for methods that look back on a task when it is over.
+
+Every epoch shows every example of a task once, so the first `Problem.task_examples` examples that arrive are all of them. They
+are kept until the task is over, and then dropped: nothing of a past task is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from hvcl.core.errors import InputError
+from hvcl.core.problem import Problem
+from hvcl.learners.base import State
+from hvcl.learners.memory.examples import Stored
+
+CHUNK = 256
+"""Examples that are looked at together."""
+
+
+def chunks(examples: Stored) -> Iterator[Stored]:
+    """All examples in order, a few at a time."""
+    for start in range(0, len(examples), CHUNK):
+        yield examples.rows(slice(start, start + CHUNK))
+
+
+def join(parts: list[Stored]) -> Stored:
+    """All examples of some parts."""
+    return Stored(**{name: torch.cat([part.columns()[name] for part in parts]) for name in parts[0].columns()})
+
+
+class TaskData:
+    """Collects the examples of the current task in its first pass. On a task-free stream it keeps nothing.
+
+    Args:
+        problem: tells how many examples each task has.
+        limit: keep the first so many of a task only (they arrive in random order); None: all.
+    """
+
+    def __init__(self, problem: Problem, limit: int | None = None) -> None:
+        if limit is not None and limit < 1:
+            raise InputError(f"at least one example of a task must be looked at, got {limit}")
+        self._sizes = problem.task_examples
+        self._limit = limit
+        self._task = 0
+        self._count = 0
+        self._parts: list[Stored] = []
+
+    @property
+    def size(self) -> int:
+        """How many examples of the current task are to be kept; 0 on a task-free stream."""
+        if self._sizes is None:
+            return 0
+        size = self._sizes[min(self._task, len(self._sizes) - 1)]
+        return size if self._limit is None else min(size, self._limit)
+
+    @property
+    def missing(self) -> int:
+        """How many of them have not arrived yet."""
+        return self.size - self._count
+
+    def add(self, x: Tensor, y: Tensor, task: Tensor | None) -> None:
+        """A batch has arrived."""
+        if self.missing > 0:
+            part = Stored(x, y, task).rows(slice(self.missing))
+            self._parts.append(part)
+            self._count += len(part)
+
+    def take(self) -> list[Stored]:
+        """What is kept, as it arrived, which is not kept any longer."""
+        parts, self._parts = self._parts, []
+        return parts
+
+    def finish(self) -> Stored | None:
+        """The task is over: its examples (None if none are kept), which are not kept any longer."""
+        if self._sizes is None:
+            raise InputError("this method looks at a task's examples when it ends: tell their number in Problem.task_examples")
+        self._task, self._count = self._task + 1, 0
+        parts = self.take()
+        return join(parts) if parts else None
+
+    def state_dict(self) -> State:
+        """For a checkpoint."""
+        return {"task": self._task, "count": self._count, "parts": [part.state() for part in self._parts]}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from `state`."""
+        self._task, self._count = int(state["task"]), int(state["count"])
+        self._parts = [Stored(**part) for part in state["parts"]]

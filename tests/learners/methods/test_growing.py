@@ -1,0 +1,192 @@
+"""What is special about the growing learner; the contract is tested with all the others'."""
+
+import pytest
+import torch
+
+from hvcl.core.errors import InputError
+from hvcl.core.problem import Problem
+from hvcl.features import FrozenModule
+from hvcl.learners import Growing, GrowingConfig, create
+from hvcl.learners.experts import ExpertLog
+from hvcl.runs import run
+from hvcl.runs.state import load_state, save_state
+from hvcl.streams import StreamConfig, from_arrays, make_stream
+
+SMALL = {"hidden": (16,), "learning_rate": 0.01}
+
+
+def stream(task_free=True, tasks=3, epochs=3, scenario="domain", batch_size=150):
+    """Two labels whose meaning turns around from task to task: one shared head must forget."""
+    random = torch.Generator().manual_seed(0)
+    y = torch.arange(600 * tasks) % (2 * tasks)
+    centres = 3 * torch.randn(2 * tasks, 6, generator=random)
+    x = centres[y] + 0.7 * torch.randn(len(y), 6, generator=random)
+    config = StreamConfig(scenario=scenario, task_free=task_free, epochs=epochs, batch_size=batch_size)
+    return from_arrays(x, y, x, y, classes_per_task=2, config=config)
+
+
+def feed(learner, events):
+    for event in events:
+        if hasattr(event, "x"):
+            learner.observe(event.x, event.y, event.task)
+        elif event.told:
+            learner.end_task()
+
+
+@pytest.mark.parametrize("scenario", ["domain", "class", "task"])
+@pytest.mark.parametrize("task_free", [True, False])
+def test_finds_the_tasks_and_keeps_them_all(scenario, task_free):
+    data = stream(task_free, scenario=scenario, epochs=10)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
+    matrix = run(data, learner)
+    assert len(learner.members) == 3
+    assert matrix.average_accuracy > 0.97
+    assert matrix.forgetting < 0.02
+
+
+@pytest.mark.parametrize("batch_size", [10, 150])
+def test_log_tells_which_expert_opened_when_and_what_it_learned(batch_size):
+    data = stream(batch_size=batch_size, epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
+    feed(learner, data)
+    records = learner.expert_log.records
+    assert [record.expert for record in records] == [0, 1, 2]
+    assert sum(record.examples for record in records) == 1800
+    for number, record in enumerate(records):
+        assert 0 <= record.opened_after - 600 * number <= (0 if batch_size == 150 else 60)
+        assert record.opened_step == record.opened_after // batch_size
+        assert sum(record.labels.values()) == record.examples == sum(count for _, _, count in record.stretches)
+        assert set(record.labels) == {0, 1}
+        first, last, _ = record.stretches[0]
+        assert (first, last) == (record.opened_step, record.opened_step + record.examples // batch_size - 1)
+
+
+def test_only_the_networks_of_a_batchs_experts_learn():
+    data = stream(epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
+    events = [event for event in data if hasattr(event, "x")]
+    feed(learner, events[:4])
+    first = {name: value.clone() for name, value in learner.members[0].network.state_dict().items() if "prior" not in name}
+    feed(learner, events[4:8])
+    assert len(learner.members) == 2
+    after = learner.members[0].network.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in first.items())
+
+
+@pytest.mark.parametrize("task_free", [True, False])
+def test_posterior_becomes_prior_when_the_gate_hands_over_and_not_before(task_free):
+    data = stream(task_free, epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
+    events = list(data)
+    feed(learner, events[:4])  # the first task, but not its end
+    head = learner.members[0].network.head
+    assert head.posterior.kl().sum().item() > 0
+    feed(learner, events[4:6])
+    assert learner.current == 1
+    assert head.posterior.kl().sum().item() == 0.0
+    assert learner.members[1].network.head.posterior.kl().sum().item() > 0
+
+
+def test_warm_start_begins_with_the_posterior_before_it_as_prior():
+    data = stream(epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, warm_start=True, **SMALL)
+    events = list(data)
+    feed(learner, events[:4])
+    before = learner.members[0].network.head.posterior.mean.detach().clone()
+    feed(learner, events[4:6])
+    prior = learner.members[1].network.head.posterior.prior_mean
+    assert torch.equal(prior, before)
+    cold = create("hvcl-growing", data.problem, seed=1, **SMALL)
+    feed(cold, events[:6])
+    assert not torch.equal(cold.members[1].network.head.posterior.prior_mean, cold.members[0].network.head.posterior.mean)
+
+
+def test_prediction_is_the_mixture_of_the_experts():
+    data = stream(epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
+    feed(learner, data)
+    x = 3 * torch.randn(40, 6, generator=torch.Generator().manual_seed(1))
+    weights = learner.responsibilities(x)
+    assert weights.shape == (40, 3)
+    mixed = sum(weights[:, m : m + 1] * member.predict(x) for m, member in enumerate(learner.members))
+    torch.testing.assert_close(learner.predict(x), mixed, rtol=0, atol=1e-3)  # negligible experts are not asked
+    torch.testing.assert_close(learner.predict(x).sum(1), torch.ones(40))
+    assert torch.equal(learner.expert_probabilities, weights)
+
+
+@pytest.mark.parametrize("stop", [1, 3, 9, 14])
+@pytest.mark.parametrize("task_free", [True, False])
+def test_resumes_with_all_its_networks(stop, task_free, tmp_path):
+    data = stream(task_free, epochs=1, batch_size=120)
+    whole, first = (create("hvcl-growing", data.problem, seed=1, **SMALL) for _ in range(2))
+    events = list(data)
+    feed(whole, events)
+    feed(first, events[:stop])
+    save_state(tmp_path / "state.json", first.state_dict())
+    second = create("hvcl-growing", data.problem, seed=99, **SMALL)
+    second.load_state_dict(load_state(tmp_path / "state.json"))
+    feed(second, events[stop:])
+    x = torch.randn(20, 6)
+    assert torch.equal(whole.predict(x), second.predict(x))
+    assert whole.expert_log.records == second.expert_log.records
+    assert whole.parameters == second.parameters
+
+
+def test_a_task_that_comes_back_goes_on_with_its_expert():
+    data = stream(epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
+    events = [event for event in data if hasattr(event, "x")]
+    feed(learner, events + events[:4])
+    assert len(learner.members) == 3
+    assert len(learner.expert_log.records[0].stretches) == 2
+    assert learner.expert_log.records[0].examples == 1200
+
+
+def test_task_il_asks_the_network_of_the_task():
+    data = stream(scenario="task", epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
+    feed(learner, data)
+    assert learner.gate is None
+    x = torch.randn(6, 6)
+    tasks = torch.tensor([0, 1, 2, 0, 1, 2])
+    assert learner.responsibilities(x, tasks).tolist() == torch.eye(3).repeat(2, 1).tolist()
+
+
+def test_a_feature_map_of_ones_own():
+    data = stream(epochs=1)
+    module = torch.nn.Linear(6, 10)
+    learner = Growing(data.problem, GrowingConfig(**SMALL), seed=1, features=FrozenModule(module, (6,)))
+    feed(learner, data)
+    assert len(learner.members) == 3
+    with pytest.raises(InputError, match="feature map"):
+        Growing(Problem((7,), 2), GrowingConfig(**SMALL), seed=1, features=FrozenModule(module, (6,)))
+    with pytest.raises(InputError, match="warmup"):
+        GrowingConfig(warmup=1)
+
+
+def test_beats_plain_hvcl_on_split_digits_without_boundaries():
+    """8x8 digits, Domain-IL, task-free, one seed; plain HVCL with the same layers forgets."""
+    accuracies = {}
+    for name in ("hvcl-growing", "hvcl"):
+        data = make_stream("split-digits", seed=1, epochs=10, task_free=True, batch_size=32)
+        accuracies[name] = run(data, create(name, data.problem, seed=1, hidden=(32,), learning_rate=0.003)).average_accuracy
+    assert accuracies["hvcl-growing"] > 0.93
+    assert accuracies["hvcl-growing"] > accuracies["hvcl"] + 0.1
+
+
+def test_expert_log_joins_consecutive_steps_and_survives_json(tmp_path):
+    log = ExpertLog()
+    log.record(0, torch.tensor([0, 0, 0]), torch.tensor([1, 1, 2]))
+    log.record(1, torch.tensor([0, 1, 1]), torch.tensor([1, 2, 2]))
+    log.record(2, torch.tensor([1, 1]), torch.tensor([2, 5]))
+    log.record(3, torch.tensor([0]), torch.tensor([2]))
+    first, second = log.records
+    assert (first.opened_step, first.opened_after, first.examples, first.labels) == (0, 0, 5, {1: 3, 2: 2})
+    assert first.stretches == [(0, 1, 4), (3, 3, 1)]
+    assert (second.opened_step, second.opened_after, second.examples, second.labels) == (1, 3, 4, {2: 3, 5: 1})
+    assert second.stretches == [(1, 2, 4)]
+    save_state(tmp_path / "log.json", log.state_dict())
+    again = ExpertLog()
+    again.load_state_dict(load_state(tmp_path / "log.json"))
+    assert again.records == log.records
+    assert again.seen == log.seen == 9
