@@ -19,7 +19,7 @@ import torch
 from stable_baselines3 import SAC as Peer
 
 from hvcl.cli import parse_seeds
-from hvcl.rl import Protocol, Sequence, create, evaluate, run, sequence
+from hvcl.rl import TaskSequence, TrainingProtocol, create, evaluate, run, sequence
 from hvcl.rl.environments import Array
 
 LOG = Path(__file__).with_suffix(".jsonl")
@@ -39,7 +39,7 @@ class PeerAgent:
         return {}
 
 
-def train(who: str, tasks: Sequence, steps: int, seed: int) -> Any:
+def train(who: str, tasks: TaskSequence, steps: int, seed: int) -> Any:
     if who == "sb3":
         environment = tasks.environment(0)
         settings: dict[str, Any] = {"policy_kwargs": {"net_arch": [64, 64]}, "learning_starts": 1_000, "device": "cpu"}
@@ -47,7 +47,7 @@ def train(who: str, tasks: Sequence, steps: int, seed: int) -> Any:
         return PeerAgent(model.learn(steps))
     settings = {"priority": 0.0, "updates_per_step": 1.0, "warmup": 1_000, "capacity": steps}
     agent = create("naive", tasks.observations, tasks.actions, seed, **settings)
-    run(tasks, agent, Protocol(steps=steps, evaluate_every=steps, episodes=1, final_episodes=1), seed)
+    run(tasks, agent, TrainingProtocol(steps=steps, evaluate_every=steps, episodes=1, final_episodes=1), seed)
     return agent
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     known = [json.loads(line) for line in LOG.read_text().splitlines()] if LOG.exists() else []
     chain = {task.name: task for task in sequence("bullet").tasks}
     for name in options.tasks.split(","):
-        tasks = Sequence(name, (chain[name],))
+        tasks = TaskSequence(name, (chain[name],))
         for seed in parse_seeds(options.seeds):
             for who in ("ours", "sb3"):
                 key = {"who": who, "task": name, "steps": options.steps, "seed": seed}

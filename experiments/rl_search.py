@@ -20,18 +20,18 @@ import torch
 from rl import AGENT
 
 from hvcl.core.configuration import field_types, parse
-from hvcl.rl import Protocol, Sequence, create, run, sequence
+from hvcl.rl import TaskSequence, TrainingProtocol, create, run, sequence
 from hvcl.rl.loop import Position, Stage
 from hvcl.rl.methods.registry import method
 from hvcl.rl.scores import Reference
 
 LOG = Path(__file__).with_suffix(".jsonl")
-PROTOCOL = Protocol(steps=40_000, evaluate_every=40_000, episodes=5, final_episodes=10)
+PROTOCOL = TrainingProtocol(steps=40_000, evaluate_every=40_000, episodes=5, final_episodes=10)
 
 
 def look(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns of both tasks after each of them, and the score."""
-    tasks = Sequence("last two", sequence("bullet").tasks[:2:-1])
+    tasks = TaskSequence("last two", sequence("bullet").tasks[:2:-1])
     agent = create(name, tasks.observations, tasks.actions, 0, **AGENT, **settings)
     rows: list[list[float]] = []
 

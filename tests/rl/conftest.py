@@ -2,7 +2,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from hvcl.rl import Sequence, Task
+from hvcl.rl import Task, TaskSequence
 
 
 class Guess(gymnasium.Env):
@@ -24,10 +24,10 @@ class Guess(gymnasium.Env):
 
 @pytest.fixture
 def guess():
-    return Sequence("guess", (Task("guess", Guess, 0.0, 1.0),))
+    return TaskSequence("guess", (Task("guess", Guess, 0.0, 1.0),))
 
 
 @pytest.fixture
 def guesses():
     """Two tasks with spaces of different sizes and different answers."""
-    return Sequence("guesses", (Task("a", Guess), Task("b", lambda: Guess(-0.7, 3))))
+    return TaskSequence("guesses", (Task("a", Guess), Task("b", lambda: Guess(-0.7, 3))))

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from hvcl.core.errors import InputError, UnknownNameError
-from hvcl.rl import Sequence, bullet, sequence, sequences
+from hvcl.rl import TaskSequence, bullet, sequence, sequences
 
 
 class Probe(gymnasium.Env):
@@ -34,7 +34,7 @@ def large():
 
 
 def test_spaces_are_padded_to_the_largest():
-    both = Sequence.of([small, large])
+    both = TaskSequence.of([small, large])
     assert (both.observations, both.actions) == (5, 3)
     assert [mask.tolist() for mask in both.masks] == [[1, 0, 0], [1, 1, 1]]
     environment = both.environment(0)
@@ -47,7 +47,7 @@ def test_spaces_are_padded_to_the_largest():
 
 @pytest.mark.parametrize(("action", "expected"), [(-1.0, 0.0), (0.0, 2.0), (0.5, 3.0), (1.0, 4.0), (9.0, 4.0), (-9.0, 0.0)])
 def test_actions_are_clipped_and_scaled_to_the_environments_range(action, expected):
-    environment = Sequence.of([small, large]).environment(0)
+    environment = TaskSequence.of([small, large]).environment(0)
     environment.reset(seed=0)
     environment.step(np.array([action, 0.3, -0.9], np.float32))
     np.testing.assert_allclose(environment.unwrapped.got, [expected])
@@ -64,7 +64,7 @@ def test_actions_are_clipped_and_scaled_to_the_environments_range(action, expect
 )
 def test_spaces_that_are_not_known_are_refused_with_a_reason(make, message):
     with pytest.raises(InputError, match=message):
-        Sequence.of([make])
+        TaskSequence.of([make])
 
 
 class Broken(Probe):
@@ -82,7 +82,7 @@ class Broken(Probe):
 
 @pytest.mark.parametrize("what", ["observation", "reward", "action"])
 def test_what_is_no_number_is_refused_before_anything_learns_from_it(what):
-    environment = Sequence.of([lambda: Broken(what)]).environment(0)
+    environment = TaskSequence.of([lambda: Broken(what)]).environment(0)
     environment.reset(seed=0)
     environment.step(np.zeros(1, np.float32))
     with pytest.raises(InputError, match=f"Broken.*{what}|{what}.*Broken"):
@@ -91,20 +91,20 @@ def test_what_is_no_number_is_refused_before_anything_learns_from_it(what):
 
 def test_what_is_no_environment_is_refused_with_a_reason():
     with pytest.raises(InputError, match="a function that makes one, got 3"):
-        Sequence.of([3])
+        TaskSequence.of([3])
     with pytest.raises(InputError, match="it made 3"):
-        Sequence.of([lambda: 3])
+        TaskSequence.of([lambda: 3])
     with pytest.raises(InputError, match="nosuchmodule"):
-        Sequence.of(["nosuchmodule:Own-v0"])
+        TaskSequence.of(["nosuchmodule:Own-v0"])
 
 
 def test_names_that_nobody_knows():
     with pytest.raises(InputError, match="Pendulum-v77"):
-        Sequence.of(["Pendulum-v77"])
+        TaskSequence.of(["Pendulum-v77"])
     with pytest.raises(UnknownNameError, match="classic"):
         sequence("clasic")
     with pytest.raises(InputError, match="at least one"):
-        Sequence("empty", ())
+        TaskSequence("empty", ())
 
 
 @pytest.mark.parametrize(("name", "module"), [("bullet", bullet), ("mujoco", sequences)])

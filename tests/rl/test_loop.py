@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hvcl.core.errors import InputError, RunError
-from hvcl.rl import Agent, Protocol, Sequence, Task, evaluate, evaluation, known_methods, run
+from hvcl.rl import Agent, Task, TaskSequence, TrainingProtocol, evaluate, evaluation, known_methods, run
 from hvcl.rl.classic import Reach
 from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl
 from hvcl.runs.record import InterruptedRun
@@ -68,12 +68,12 @@ class Witness(Agent):
 
 
 def test_transitions_of_episodes_that_end_and_are_cut_off():
-    tasks = Sequence("count", (Task("ends", Counter), Task("is cut off", lambda: Counter(False))))
+    tasks = TaskSequence("count", (Task("ends", Counter), Task("is cut off", lambda: Counter(False))))
     witness, stages = Witness(), []
     run(
         tasks,
         witness,
-        Protocol(steps=12, environments=2, evaluate_every=12, episodes=1, final_episodes=1),
+        TrainingProtocol(steps=12, environments=2, evaluate_every=12, episodes=1, final_episodes=1),
         0,
         on_stage=lambda stage, position: stages.append(stage),
     )
@@ -94,7 +94,7 @@ def test_transitions_of_episodes_that_end_and_are_cut_off():
 def test_masks_of_all_tasks_at_once(guesses):
     witness = Witness(3, 1)
     witness.all_tasks_at_once = True
-    run(guesses, witness, Protocol(steps=4, evaluate_every=8, episodes=1, final_episodes=1), 0)
+    run(guesses, witness, TrainingProtocol(steps=4, evaluate_every=8, episodes=1, final_episodes=1), 0)
     assert len(witness.seen) == 4  # two tasks of four steps, two at a time
     assert (np.abs(witness.seen[0].observation) == [[1, 1, 0], [1, 1, 1]]).all()
 
@@ -147,7 +147,7 @@ def test_evaluation_repeats_itself(guess):
 
 def test_episodes_that_never_end_are_noticed(monkeypatch):
     monkeypatch.setattr(evaluation, "LONGEST", 50)
-    endless = Sequence.of([Reach])
+    endless = TaskSequence.of([Reach])
     with pytest.raises(InputError, match=r"1 Reach do not end within 50 steps.*TimeLimit"):
         evaluate(Witness(2, 2), endless, 0, 1, 7)
 
@@ -171,15 +171,15 @@ def test_a_folder_with_another_run_is_refused(tmp_path):
     with pytest.raises(RunError, match="--resume"):
         folder.prepare(config("naive"), {}, resume=False, force=False)
     with pytest.raises(InputError, match="at least 1"):
-        Protocol(steps=0)
+        TrainingProtocol(steps=0)
 
 
 def test_what_j_compares_is_measured_with_more_episodes():
-    tasks = Sequence("counts", (Task("a", Counter, 0, 5), Task("b", Counter, 0, 5)))
+    tasks = TaskSequence("counts", (Task("a", Counter, 0, 5), Task("b", Counter, 0, 5)))
     counts = []
 
     def on_stage(stage, position):
         counts.append({task: len(outcome.returns) for task, outcome in stage.outcomes.items()})
 
-    run(tasks, Witness(), Protocol(steps=8, evaluate_every=4, episodes=1, final_episodes=3), 0, on_stage=on_stage)
+    run(tasks, Witness(), TrainingProtocol(steps=8, evaluate_every=4, episodes=1, final_episodes=3), 0, on_stage=on_stage)
     assert counts == [{0: 1}, {0: 3}, {0: 1, 1: 1}, {0: 3, 1: 3}]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hvcl.core.errors import InputError, UnknownNameError
-from hvcl.rl import Protocol, create, evaluate, known_methods, run
+from hvcl.rl import TrainingProtocol, create, evaluate, known_methods, run
 from hvcl.rl.dense import StackedDense
 from hvcl.rl.methods.ewc import EWCPart, fisher
 
@@ -25,7 +25,7 @@ def quick(name, sequence, seed=0):
 def test_solves_a_trivial_task(name, guess):
     agent = quick(name, guess)
     steps = 1_500 if name.endswith("ppo") else 350
-    run(guess, agent, Protocol(steps=steps, evaluate_every=steps, episodes=1, final_episodes=1), 1)
+    run(guess, agent, TrainingProtocol(steps=steps, evaluate_every=steps, episodes=1, final_episodes=1), 1)
     # who does not look at the sign gets 0.3 on average; of PPO with this little data one seed in three stays at 0.7
     assert evaluate(agent, guess, 0, 10, 1).mean > (0.6 if name.endswith("ppo") else 0.8)
 
@@ -114,7 +114,7 @@ def test_ucl_holds_after_a_task_what_it_let_go_before(guess):
 
 def test_hvcl_consolidates_at_the_end_of_a_task(guess):
     agent = quick("hvcl", guess)
-    run(guess, agent, Protocol(steps=60, evaluate_every=60, episodes=1, final_episodes=1), 1)
+    run(guess, agent, TrainingProtocol(steps=60, evaluate_every=60, episodes=1, final_episodes=1), 1)
     for part in (agent.actor, agent.critic):
         for layer in part.network.modules():
             if hasattr(layer, "posterior"):

@@ -1,9 +1,9 @@
 """Continual reinforcement learning: chains of tasks, SAC and PPO, methods against forgetting, scores."""
 
 from hvcl.rl.agent import Agent
-from hvcl.rl.environments import Padded, Sequence, Task
+from hvcl.rl.environments import Padded, Task, TaskSequence
 from hvcl.rl.evaluation import evaluate
-from hvcl.rl.loop import Protocol, run
+from hvcl.rl.loop import TrainingProtocol, run
 from hvcl.rl.methods import create, known_methods
 from hvcl.rl.ppo import PPO, PPOConfig
 from hvcl.rl.replay import PrioritizedReplay, Transitions
@@ -19,11 +19,11 @@ __all__ = [
     "PPOConfig",
     "Padded",
     "PrioritizedReplay",
-    "Protocol",
     "SACConfig",
-    "Sequence",
     "SumTree",
     "Task",
+    "TaskSequence",
+    "TrainingProtocol",
     "Transitions",
     "create",
     "evaluate",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from hvcl.core.errors import InputError, RunError
-from hvcl.rl.environments import Array, Sequence
+from hvcl.rl.environments import Array, TaskSequence
 from hvcl.rl.part import Terms
 from hvcl.rl.replay import Transitions
 from hvcl.runs.state import load_state, save_state
@@ -82,15 +82,15 @@ class Agent(ABC):
     def on_task_end(self) -> None:
         """The task is over."""
 
-    def learn(self, tasks: Sequence, steps: int, environments: int = 1) -> list[Stage]:
+    def learn(self, tasks: TaskSequence, steps: int, environments: int = 1) -> list[Stage]:
         """Learn tasks one after another, so many steps each; what each brought, with an evaluation of all seen so far.
 
         For evaluations in between, hooks and resuming there is `hvcl.rl.run`.
         """
-        from hvcl.rl.loop import Protocol, run
+        from hvcl.rl.loop import TrainingProtocol, run
 
         stages: list[Stage] = []
-        protocol = Protocol(steps=steps, environments=environments, evaluate_every=steps * len(tasks.tasks))
+        protocol = TrainingProtocol(steps=steps, environments=environments, evaluate_every=steps * len(tasks.tasks))
         run(tasks, self, protocol, self.seed, on_stage=lambda stage, _: stages.append(stage))
         return stages
 

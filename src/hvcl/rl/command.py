@@ -14,7 +14,7 @@ from rich.table import Table
 
 from hvcl.cli import EXIT_INTERRUPTED, parse_seeds, print_options, print_settings, settings_of
 from hvcl.core.errors import InputError
-from hvcl.rl.loop import Protocol
+from hvcl.rl.loop import TrainingProtocol
 from hvcl.rl.methods import known_methods, method
 from hvcl.rl.report import write_rl_report
 from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl
@@ -74,13 +74,13 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
         print(USAGE)
         print(f"  {'--sequence S':<24} {', '.join(SEQUENCES)}, or gymnasium ids with commas between them (classic)")
         print_options(method="hvcl-growing", command="hvcl rl", out="runs/rl-SEQUENCE-METHOD")
-        print_settings(("protocol", f"method {known.method}"), (Protocol, config_class))
+        print_settings(("protocol", f"method {known.method}"), (TrainingProtocol, config_class))
         return 0
     if known.frames:
         raise InputError("--frames is for the report: hvcl rl report DIR --frames")
     if known.workers is not None and known.workers < 1:
         raise InputError(f"--workers must be at least 1, got {known.workers}")
-    protocol, agent = settings_of(rest, Protocol, config_class, command="hvcl rl run", others=("--sequence",))
+    protocol, agent = settings_of(rest, TrainingProtocol, config_class, command="hvcl rl run", others=("--sequence",))
     config = RLConfig.make(known.sequence, known.method, parse_seeds(known.seeds), protocol, agent)
     tasks = sequence(config.sequence)  # what is missing is noticed before anything is written
     config.make_agent(tasks, config.seeds[0])

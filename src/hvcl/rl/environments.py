@@ -1,6 +1,6 @@
 """Chains of continuous-control tasks with one common observation and action space.
 
-Tasks differ in how many numbers they show and how many they take. A `Sequence` makes them alike: observations are filled up
+Tasks differ in how many numbers they show and how many they take. A `TaskSequence` makes them alike: observations are filled up
 with zeros to the longest one, actions live in [-1, 1]^A with A the largest number of actions, and a task reads the first of
 them. Which ones it reads is its `mask`: what is not read must not count in log-probabilities, entropy targets or critics.
 """
@@ -93,7 +93,7 @@ class Padded(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 @dataclass(frozen=True)
-class Sequence:
+class TaskSequence:
     """Tasks in the order in which they are learned, in common spaces."""
 
     name: str
@@ -121,7 +121,7 @@ class Sequence:
         object.__setattr__(self, "masks", tuple((places < space.actions).astype(np.float32) for space in spaces))
 
     @classmethod
-    def of(cls, environments: Iterable[Make | str], name: str = "own") -> Sequence:
+    def of(cls, environments: Iterable[Make | str], name: str = "own") -> TaskSequence:
         """A sequence of one's own: gymnasium ids, or functions that make an environment; spaces are padded as needed."""
         return cls(name, own_tasks(environments))
 

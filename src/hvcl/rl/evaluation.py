@@ -8,7 +8,7 @@ import numpy as np
 
 from hvcl.core.errors import InputError
 from hvcl.rl.agent import Agent
-from hvcl.rl.environments import Array, Sequence
+from hvcl.rl.environments import Array, TaskSequence
 
 USAGE_OBSERVATIONS = 1_000
 """Observations of a task from which the use of experts is read, at most."""
@@ -35,7 +35,7 @@ def seeds(count: int, *place: int) -> list[int]:
     return [int(word) for word in np.random.SeedSequence(place).generate_state(count) >> 1]
 
 
-def evaluate(agent: Agent, sequence: Sequence, task: int, episodes: int, *place: int) -> Outcome:
+def evaluate(agent: Agent, sequence: TaskSequence, task: int, episodes: int, *place: int) -> Outcome:
     """Whole episodes in new environments of one task, side by side; the agent is left as it was."""
     environments = [sequence.environment(task) for _ in range(episodes)]
     starts = zip(environments, seeds(episodes, *place, task), strict=True)

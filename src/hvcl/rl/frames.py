@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hvcl.core.errors import RunError
 from hvcl.rl.agent import Agent
-from hvcl.rl.environments import Array, Sequence
+from hvcl.rl.environments import Array, TaskSequence
 from hvcl.rl.runs import RLRunFolder
 from hvcl.rl.sequences import sequence
 
@@ -60,7 +60,7 @@ def frames_of(folder: Path, count: int = 6) -> list[Strip]:
     return strips
 
 
-def _episode(agent: Agent, tasks: Sequence, task: int, seed: int) -> list[Array]:
+def _episode(agent: Agent, tasks: TaskSequence, task: int, seed: int) -> list[Array]:
     """What the agent does in one episode."""
     environment = tasks.environment(task)
     observation, _ = environment.reset(seed=seed)
@@ -74,7 +74,7 @@ def _episode(agent: Agent, tasks: Sequence, task: int, seed: int) -> list[Array]
     return actions
 
 
-def _pictures(tasks: Sequence, task: int, seed: int, actions: list[Array], count: int) -> list[NDArray[np.uint8]]:
+def _pictures(tasks: TaskSequence, task: int, seed: int, actions: list[Array], count: int) -> list[NDArray[np.uint8]]:
     """Pictures of the same episode once more, evenly over it: rendering takes longer than everything else."""
     environment = tasks.environment(task)
     inner: Any = environment.unwrapped

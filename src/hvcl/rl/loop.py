@@ -15,7 +15,7 @@ import numpy as np
 
 from hvcl.core.errors import InputError
 from hvcl.rl.agent import Agent
-from hvcl.rl.environments import Sequence
+from hvcl.rl.environments import TaskSequence
 from hvcl.rl.evaluation import Outcome, evaluate, seeds
 from hvcl.rl.part import Terms
 from hvcl.rl.replay import Transitions
@@ -25,7 +25,7 @@ EVALUATION, TRAINING = 1, 2
 
 
 @dataclass(frozen=True)
-class Protocol:
+class TrainingProtocol:
     """How long and how often."""
 
     steps: int = 60_000
@@ -74,9 +74,9 @@ Watch = Callable[[int, float | None], None]
 
 
 def run(
-    sequence: Sequence,
+    sequence: TaskSequence,
     agent: Agent,
-    protocol: Protocol,
+    protocol: TrainingProtocol,
     seed: int,
     *,
     on_stage: Callable[[Stage, Position], None] = lambda stage, position: None,
@@ -107,7 +107,7 @@ def run(
         on_stage(Stage(phase, step, finished, training, terms, outcomes), position)
 
 
-def check_room(agent: Agent, sequence: Sequence) -> None:
+def check_room(agent: Agent, sequence: TaskSequence) -> None:
     """Raise `InputError` if the sequence has more tasks than the agent has room for."""
     if agent.most_tasks is not None and len(sequence.tasks) > agent.most_tasks:
         raise InputError(
@@ -116,7 +116,7 @@ def check_room(agent: Agent, sequence: Sequence) -> None:
 
 
 def play(
-    sequence: Sequence, agent: Agent, tasks: tuple[int, ...], position: Position, goal: int, seed: int, watch: Watch
+    sequence: TaskSequence, agent: Agent, tasks: tuple[int, ...], position: Position, goal: int, seed: int, watch: Watch
 ) -> tuple[int, list[float], Terms]:
     """One stage: steps in new environments of `tasks`, up to `goal`; the returns of finished episodes, and mean loss terms."""
     environments = sequence.vector(tasks)

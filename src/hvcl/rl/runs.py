@@ -17,8 +17,8 @@ from hvcl.core.configuration import configure, to_json
 from hvcl.core.errors import InputError, RunError
 from hvcl.rl import scores
 from hvcl.rl.agent import Agent
-from hvcl.rl.environments import Sequence
-from hvcl.rl.loop import Position, Protocol, Stage, check_room, run
+from hvcl.rl.environments import TaskSequence
+from hvcl.rl.loop import Position, Stage, TrainingProtocol, check_room, run
 from hvcl.rl.methods import method
 from hvcl.rl.sequences import sequence
 from hvcl.runs.configuration import check_seeds, environment
@@ -36,7 +36,7 @@ class RLConfig:
 
     sequence: str
     method: str
-    protocol: Protocol
+    protocol: TrainingProtocol
     agent: Any
     seeds: tuple[int, ...]
 
@@ -49,9 +49,9 @@ class RLConfig:
     ) -> RLConfig:
         """A run from names and settings."""
         config = method(method_name).config
-        return cls(sequence_name, method_name, configure(Protocol, protocol), configure(config, agent), seeds)
+        return cls(sequence_name, method_name, configure(TrainingProtocol, protocol), configure(config, agent), seeds)
 
-    def make_agent(self, tasks: Sequence, seed: int) -> Agent:
+    def make_agent(self, tasks: TaskSequence, seed: int) -> Agent:
         """The agent of one seed, new."""
         agent = method(self.method).agent(tasks.observations, tasks.actions, self.agent, seed)
         check_room(agent, tasks)
@@ -227,7 +227,7 @@ def points_of(evaluations: list[dict[str, Any]]) -> list[scores.Point]:
     ]
 
 
-def summarise(tasks: Sequence, evaluations: list[dict[str, Any]], agent: Agent) -> dict[str, Any]:
+def summarise(tasks: TaskSequence, evaluations: list[dict[str, Any]], agent: Agent) -> dict[str, Any]:
     """What a finished seed comes to. Forward transfer needs an agent from scratch beside it: see `hvcl.rl.scores`.
 
     Of an agent that learns all tasks at once there is no time right after a task was learned, and no score that needs it.

@@ -14,7 +14,7 @@ import gymnasium
 from hvcl.core.errors import InputError, UnknownNameError
 from hvcl.rl.bullet import make_bullet
 from hvcl.rl.classic import make_cartpole, make_pendulum, make_reach
-from hvcl.rl.environments import Sequence, Task, own_tasks
+from hvcl.rl.environments import Task, TaskSequence, own_tasks
 
 
 def make_mujoco(name: str) -> gymnasium.Env[Any, Any]:
@@ -88,6 +88,6 @@ def tasks_of(name: str) -> tuple[Task, ...]:
     raise UnknownNameError("sequence", name, [*SEQUENCES, "gymnasium ids such as Pendulum-v1,MountainCarContinuous-v0"])
 
 
-def sequence(name: str) -> Sequence:
+def sequence(name: str) -> TaskSequence:
     """The chain called `name`, or one of gymnasium ids, e.g. ``sequence("Pendulum-v1,MountainCarContinuous-v0")``."""
-    return Sequence(name, tasks_of(name))
+    return TaskSequence(name, tasks_of(name))
