@@ -19,19 +19,19 @@ from hvcl.streams.tasks import Examples, TestSet
 class Fixed(Learner):
     """Predicts what its inputs say: they are the probabilities."""
 
-    def __init__(self, outputs: int = 2, network: nn.Module | None = None, spoil: float | None = None) -> None:
-        super().__init__(Problem((outputs,), outputs))
+    def __init__(self, outputs: int = 2, network: nn.Module | None = None, spoil: float | None = None, tasks: int = 0) -> None:
+        super().__init__(Problem((outputs,), outputs, task_outputs=((0, 1),) * tasks or None))
         self.network, self.spoil = network, spoil
         self.given: list[tuple[int, Tensor | None]] = []
 
-    def predict(self, x: Tensor, task: Tensor | None = None) -> Tensor:
+    def infer(self, x: Tensor, task: Tensor | None) -> Tensor:
         self.given.append((len(x), task))
         if self.spoil is not None:
             x = x.clone()
             x[-1, 0] = self.spoil
         return x
 
-    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> dict[str, float]:
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         raise AssertionError("evaluation must not teach")
 
     def end_task(self) -> None:
@@ -136,7 +136,7 @@ def test_evaluate_scores_every_test_set_by_itself() -> None:
 
 @pytest.mark.parametrize("tasks", [(0, 1), (None, None)])
 def test_the_learner_is_given_every_example_once_and_task_ids_in_task_il_only(tasks: tuple[int | None, ...]) -> None:
-    learner = Fixed()
+    learner = Fixed(tasks=0 if tasks[0] is None else 2)
     sets = zip((1500, 3), tasks, strict=True)
     evaluate(learner, [examples_of(probabilities(n, 2, n), torch.zeros(n).long(), task) for n, task in sets], 0)
     assert sum(n for n, _ in learner.given) == 1503
@@ -154,9 +154,12 @@ def test_predictions_that_are_not_finite_are_an_error(value: float) -> None:
 
 
 def test_predictions_of_the_wrong_shape_are_an_error() -> None:
-    learner = Fixed(3)
+    class Narrow(Fixed):
+        def infer(self, x: Tensor, task: Tensor | None) -> Tensor:
+            return x[:, :2]
+
     with pytest.raises(HvclError, match="'a'"):
-        evaluate(learner, [examples_of(probabilities(5, 2, 0), torch.zeros(5).long())], 0)
+        evaluate(Narrow(3), [examples_of(probabilities(5, 3, 0), torch.zeros(5).long())], 0)
 
 
 @pytest.mark.parametrize("network", [None, nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2))])

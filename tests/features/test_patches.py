@@ -60,7 +60,7 @@ SETTINGS = [
 @pytest.mark.parametrize("compiled", [True, False])
 def test_features_are_those_of_a_loop_over_patches(settings, compiled, monkeypatch):
     if not compiled:
-        monkeypatch.setattr(patches, "load_patch_kernels", lambda: None)
+        monkeypatch.setattr("hvcl.ops.border.load", lambda: None)
     monkeypatch.setattr(patches, "BLOCK", 2)
     x = images()
     features = fitted(x, **settings)

@@ -108,7 +108,7 @@ def test_the_expert_of_a_latent_is_the_one_that_computed_its_mean():
     latent = vae.encode(x)
     features = vae.features(x)
     assert len(latent.expert.unique()) > 1
-    weights = vae.mean.gate(features).exp()
+    (weights,) = vae.mean.gate(features).exp()
     for row, expert in enumerate(latent.expert.tolist()):
         own = features[row] @ vae.mean.posterior.mean[expert] + vae.mean.bias[expert]
         torch.testing.assert_close(latent.mean[row], weights[row, expert] * own)
