@@ -21,12 +21,12 @@ import torch
 from measure import PAGE, environment, write_json
 from torch import nn
 
-import hvcl.layers.fused as fused
-import hvcl.layers.linear as linear
-from hvcl.kernels import Kernels
 from hvcl.layers import MoVELinear
 from hvcl.networks import build_network
 from hvcl.objective import Objective
+from hvcl.ops import dense, load
+from hvcl.ops.adam import ExpertSteps
+from hvcl.ops.library import Library
 from hvcl.optim import VariationalAdam
 
 BATCH, WIDTHS = 256, (784, 256, 256, 2)
@@ -54,17 +54,25 @@ def put_clock(owner: Any, name: str, part: str) -> None:
     setattr(owner, name, staticmethod(timed) if static else timed)
 
 
+def compiled() -> Library:
+    """The library that the layers use."""
+    library = load()
+    if library is None:
+        raise SystemExit("there is no compiled library: see the warning above")
+    return library
+
+
 def put_clocks() -> None:
-    put_clock(Kernels, "dense_forward", "layers, forward (compiled)")
-    put_clock(Kernels, "dense_backward", "layers, backward (compiled)")
-    for name in ("pair_distances", "repel"):
-        put_clock(Kernels, name, "diversity (compiled)")
-    put_clock(Kernels, "variational_update", "weight gradients and update (compiled)")
-    put_clock(Kernels, "mean_update", "weight gradients and update (compiled)")
+    functions = compiled().functions
+    put_clock(functions, "stack_forward", "layers, forward (compiled)")
+    put_clock(functions, "stack_backward", "layers, backward (compiled)")
+    for name in ("diversity", "repel"):
+        put_clock(functions, name, "diversity (compiled)")
+    put_clock(functions, "adam_experts", "weight gradients and update (compiled)")
     put_clock(VariationalAdam, "step", "optimiser around it")
     for name in ("forward", "backward"):
-        put_clock(fused._DenseLayer, name, "layers, Python around the calls")
-    put_clock(linear, "dense_layer", "layers, Python around the calls")
+        put_clock(dense._Run, name, "layers, Python around the calls")
+    put_clock(MoVELinear, "forward", "layers, Python around the calls")
     put_clock(Objective, "__call__", "terms of the objective")
 
 
@@ -107,29 +115,35 @@ def products_alone(estimator: str, repeats: int) -> float:
 
 
 def update_alone(optimizer: VariationalAdam, step: Any, repeats: int) -> float:
-    """The compiled update again and again, on gradients that are given."""
+    """The compiled update again and again, on gradients that are given: nothing is multiplied out."""
     recorded: list[Any] = []
-    original = {name: getattr(Kernels, name) for name in ("variational_update", "mean_update")}
+    original = ExpertSteps.run
 
-    def record(function: Any) -> Any:
-        def recording(kernels: Kernels, updates: Any, *rest: Any) -> None:
-            function(kernels, updates, *rest)
-            rest = rest[: 4 if function is original["variational_update"] else 3]  # without products: gradients are given
-            noisy, mean = function is original["variational_update"], rest[1][0]
-            gradients = [1e-3 * torch.randn_like(mean[0]) for _ in range(2)]
-            given = [u._replace(g_mean=gradients[0], g_noise=gradients[1] if noisy else None) for u in updates]
-            if noisy:
-                rest = (*rest[:2], [gradients[0]] * len(updates), *rest[3:])
-            recorded.append((function, (kernels, given, *rest)))
+    def recording(steps: ExpertSteps, *arguments: Any) -> None:
+        original(steps, *arguments)
+        recorded.append((steps, arguments))
 
-        return recording
-
-    for name, function in original.items():
-        setattr(Kernels, name, record(function))
+    ExpertSteps.run = recording  # type: ignore[method-assign]
     step()
-    for name, function in original.items():
-        setattr(Kernels, name, function)
-    return timed(lambda: [function(*arguments) for function, arguments in recorded], repeats)
+    ExpertSteps.run = original  # type: ignore[method-assign]
+    ((steps, arguments),) = recorded
+    alive = []
+    for layer, posterior in zip(steps.layers, optimizer.posteriors, strict=True):
+        mean, noise = (1e-3 * torch.randn_like(posterior.mean) for _ in range(2))
+        shared, weights = torch.randn_like(mean[0]), torch.full((posterior.experts,), 1e-3)
+        alive.append((mean, noise, shared, weights))
+        layer.products, layer.g_mean, layer.kl_weights = None, mean.data_ptr(), weights.data_ptr()
+        if posterior.sigma_kind == "weight":
+            layer.g_noise, layer.shared = noise.data_ptr(), shared.data_ptr()
+
+    def update() -> None:
+        for layer in steps.layers:
+            layer.active = 1
+        original(steps, *arguments)
+
+    taken = timed(update, repeats)
+    optimizer.load_state_dict(optimizer.state_dict())  # forget these gradients
+    return taken
 
 
 def measure(repeats: int) -> list[dict[str, Any]]:
@@ -141,8 +155,8 @@ def measure(repeats: int) -> list[dict[str, Any]]:
     plain = timed(plain_step, repeats)
     for estimator, sigma, experts in configurations:
         torch.manual_seed(0)
-        dense = partial(MoVELinear, experts=experts, estimator=estimator, sigma=sigma)
-        network = build_network((WIDTHS[0],), 2, dense=dense)  # type: ignore[arg-type]
+        layer = partial(MoVELinear, experts=experts, estimator=estimator, sigma=sigma)
+        network = build_network((WIDTHS[0],), 2, dense=layer)  # type: ignore[arg-type]
         optimizer = VariationalAdam(network, 1e-5)
         step = step_of(network, optimizer, Objective(gate_kl=0.002, expert_kl=0.75, conditional_entropy=0.01, diversity=0.01))
         contestants.append((f"{estimator}, sigma per {sigma}, experts: {experts}", estimator, optimizer, step))
