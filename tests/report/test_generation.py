@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hvcl.core.errors import RunError
-from hvcl.generative.pictures import png
+from hvcl.core.pictures import png
 from hvcl.report.generation import generation_figures
 from hvcl.report.load import load_run
 from hvcl.report.page import render
