@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from hvcl.report.words import decimal
 
+_COLOURS = 7  # of lines in the style sheet
 _FONT_WIDTH = 6.4  # of one character at the charts' 11 px, for margins that hold their labels
 _LABEL_HEIGHT = 14.0
 _LONGEST_LABEL = 26
@@ -70,6 +71,17 @@ def nice_axis(values: Iterable[float], count: int = 4) -> Axis:
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = tuple((number * step, _tick(number * step, step)) for number in range(first, last + 1))
     return Axis(first * step, last * step, ticks)
+
+
+def series_style(number: int) -> str:
+    """The style of the line with this number, from 0; beyond the colours there are, dashes tell lines apart."""
+    return f"series-{number % _COLOURS + 1} dashes-{number // _COLOURS % 3}"
+
+
+def extent(series: Iterable[Series]) -> list[float]:
+    """The values that an axis should cover: the ends of every band."""
+    points = [point for line in series for point in line.points]
+    return [value for point in points for value in (point.y - point.spread, point.y + point.spread)]
 
 
 def line_chart(
