@@ -13,6 +13,7 @@ from hvcl.report.words import decimal
 
 _COLOURS = 7  # of lines in the style sheet
 _FONT_WIDTH = 6.4  # of one character at the charts' 11 px, for margins that hold their labels
+_LABEL_WIDTH = 7.5  # the same at the 12 px bold of the labels beside lines
 _LABEL_HEIGHT = 14.0
 _LONGEST_LABEL = 26
 
@@ -115,7 +116,7 @@ def line_chart(
     """
     width, height = size
     drawn = [line for line in series if any(math.isfinite(point.y) for point in line.points)]
-    label_width = max((min(len(line.label), _LONGEST_LABEL) for line in drawn), default=0) * _FONT_WIDTH + 14
+    label_width = max((min(len(line.label), _LONGEST_LABEL) for line in drawn), default=0) * _LABEL_WIDTH + 14
     left = max((len(label) for _, label in y.ticks), default=1) * _FONT_WIDTH + 10
     right = width - (label_width if direct_labels else 8)
     top, bottom = 10.0, height - (38 if x.title else 22)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hvcl.report import words
 from hvcl.report.reinforcement.groups import Group
-from hvcl.report.reinforcement.run import SCORES, ReinforcementRun
+from hvcl.report.reinforcement.run import SCORES
 from hvcl.report.statistic import statistic
 from hvcl.rl.scores import forward_transfer
 
@@ -18,34 +18,42 @@ FROM_SCRATCH = "reset"
 
 @dataclass(frozen=True)
 class Row:
-    """One run's row, as text: its scores, forward transfer after them, and its return at the end in each task."""
+    """One run's row, as text."""
 
     label: str
-    scores: tuple[str, ...]
+    scores: tuple[tuple[str, str], ...]
+    """The scores and forward transfer, each with a note that says when not all finished seeds gave it."""
     returns: tuple[str, ...]
+    """Return at the end in each task."""
     seeds: str
     finished: bool
 
 
 def rows(group: Group) -> list[Row]:
     """The rows of a group's table."""
-    scratch = [
-        result.learning_areas for entry in group.entries if entry.run.method == FROM_SCRATCH for result in entry.run.results
-    ]
-
-    def transfer(run: ReinforcementRun) -> str:
-        if run.method == FROM_SCRATCH:
-            return words.MISSING
-        return transfer_of([result.learning_areas for result in run.results], [areas for areas in scratch if areas])
-
+    of_scratch = [result for entry in group.entries if entry.run.method == FROM_SCRATCH for result in entry.run.results]
+    scratch = [result.learning_areas for result in of_scratch if result.learning_areas]
     found = []
     for label, run in ((entry.label, entry.run) for entry in group.entries):
         results, planned = run.results, len(run.seeds)
-        scores = [over([result.scores[name] for result in results]) for name in SCORES]
-        returns = [over([result.returns_at_the_end[task] for result in results], 0) for task in range(len(group.task_names))]
+        scores = [_score([result.scores[name] for result in results]) for name in SCORES]
+        compared = [] if run.method == FROM_SCRATCH else scratch
+        transfer = _minus(transfer_of([result.learning_areas for result in results], compared)), ""
+        returns = [
+            _minus(over([result.returns_at_the_end[task] for result in results], 0)) for task in range(len(group.task_names))
+        ]
         seeds = str(planned) if len(results) == planned else f"{len(results)} of {planned} seeds finished"
-        found.append(Row(label, (*scores, transfer(run)), tuple(returns), seeds, len(results) == planned))
+        found.append(Row(label, (*scores, transfer), tuple(returns), seeds, len(results) == planned))
     return found
+
+
+def _score(values: Sequence[float]) -> tuple[str, str]:
+    known = sum(map(math.isfinite, values))
+    return _minus(over(values)), f"{known} of {len(values)} seeds" if 0 < known < len(values) else ""
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
 
 
 def over(values: Iterable[float | None], digits: int = 3) -> str:
