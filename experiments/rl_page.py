@@ -15,8 +15,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from hvcl.rl import scores
 from hvcl.report.reinforcement import over, transfer_of
+from hvcl.rl import scores
 from hvcl.runs.state import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
