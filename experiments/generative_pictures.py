@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from hvcl.generative.pictures import png, strip
+from hvcl.core.pictures import png, strip
 from hvcl.runs import RunConfig
 from hvcl.streams.events import TaskEnd
 

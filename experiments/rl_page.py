@@ -15,8 +15,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from hvcl.report.reinforcement import over, transfer_of
 from hvcl.rl import scores
-from hvcl.rl.report import over, transfer_of
 from hvcl.runs.state import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,11 +37,10 @@ def curve(result: dict[str, Any]) -> list[scores.Point]:
     return [scores.Point(time, tuple(values)) for time, *values in result["curve"]]
 
 
-def cumulative(result: dict[str, Any], above_random: bool) -> dict[float, float]:
+def reward(result: dict[str, Any], above_random: bool) -> dict[float, float]:
     """J over time, where it means something."""
     references = [scores.Reference(*pair) for pair in result["references"]]
-    values = {p.time: scores.cumulative(p, references, result["returns_when_learned"], above_random) for p in curve(result)}
-    return {time: value for time, value in values.items() if value is not None}
+    return scores.cumulative_curve(curve(result), references, result["returns_when_learned"], above_random)
 
 
 def performance(result: dict[str, Any]) -> dict[float, float]:
@@ -72,7 +71,7 @@ def draw(found: dict[str, dict[str, Any]], target: Path) -> None:
     axes = [left, right, *bottom.subplots(1, len(names))]
     for method, document in found.items():
         colour, results = COLOURS[ORDER.index(method)], document["results"]
-        line(left, [cumulative(result, False) for result in results], colour, method)
+        line(left, [reward(result, False) for result in results], colour, method)
         line(right, [performance(result) for result in results], colour, method)
         for task in range(len(names)):
             values = [{p.time: r for p in curve(result) if (r := p.returns[task]) is not None} for result in results]
@@ -106,7 +105,7 @@ def chain_table(found: dict[str, dict[str, Any]]) -> str:
     scratch = [result["learning_areas"] for result in found.get("reset", {"results": []})["results"]]
     for method, document in found.items():
         results = document["results"]
-        ends = [[cumulative(r, above).get(float(len(names))) for r in results] for above in (False, True)]
+        ends = [[reward(r, above).get(float(len(names))) for r in results] for above in (False, True)]
         cells = [over(values, 2) + _of(values) for values in ends]
         cells += [over([r[key] for r in results], 2) for key in ("average_performance", "forgetting")]
         cells.append("–" if method == "reset" else transfer_of([r["learning_areas"] for r in results], scratch, 2))

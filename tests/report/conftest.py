@@ -204,3 +204,74 @@ def write_run(tmp_path: Path) -> WriteRun:
 @pytest.fixture(name="outcome", scope="session")
 def outcome_fixture() -> Callable[..., dict[str, Any]]:
     return outcome
+
+
+def reinforcement_configuration(**changes: Any) -> dict[str, Any]:
+    config = {
+        "format": "rl-1",
+        "sequence": "classic",
+        "method": "hvcl",
+        "seeds": [1],
+        "protocol": {"steps": 100},
+        "agent": {"hidden": [8], "keep_replay": False},
+        "task_names": ["Reach", "Swing"],
+    }
+    return {**config, **changes}
+
+
+def moments(ends: list[float]) -> list[dict[str, Any]]:
+    """The log of a seed that learned two tasks: the second is seen only from its own time on."""
+    times = [0.5, 1.0, 1.5, 2.0]
+    returns = [[ends[0] / 2, None], [ends[0], None], [ends[0], ends[1] / 2], [ends[0] / 2, ends[1]]]
+    return [
+        {
+            "kind": "evaluation",
+            "time": time,
+            "step": 100 * time,
+            "returns": [None if value is None else [value - 1, value + 1] for value in values],
+            "usage": [{"layer 1": [0.75, 0.25]}, {} if time <= 1 else {"layer 1": [0.1, 0.4, 0.5]}],
+        }
+        for time, values in zip(times, returns, strict=True)
+    ]
+
+
+def reinforcement_outcome(ends: list[float], **changes: Any) -> dict[str, Any]:
+    """The result.json of a seed with such a log."""
+    first, second = ends
+    result = {
+        "references": [[0.0, 100.0], [10.0, 110.0]],
+        "returns_when_learned": ends,
+        "returns_at_the_end": [first / 2, second],
+        "cumulative_reward": 1.5,
+        "cumulative_above_random": 1.5,
+        "average_performance": (first / 200 + (second - 10) / 100) / 2,
+        "forgetting": first / 400,
+        "learning_areas": [0.5, 0.25],
+        "curve": [[0.5, first / 2, None], [1.0, first, None], [1.5, first, second / 2], [2.0, first / 2, second]],
+    }
+    return {**result, **changes}
+
+
+@pytest.fixture
+def write_reinforcement_run(tmp_path: Path) -> WriteRun:
+    """Write a run of two tasks: `write_reinforcement_run("name", {seed: returns when learned or result.json}, **config)`."""
+
+    def write(name: str, results: dict[int, Any], **config: Any) -> Path:
+        folder = tmp_path / name
+        dump(folder / "config.json", reinforcement_configuration(**{"seeds": list(results), **config}))
+        for seed, result in results.items():
+            place = folder / f"seed-{seed}"
+            if result is None:
+                continue
+            result = reinforcement_outcome(result) if isinstance(result, list) else result
+            dump(place / "result.json", {**result, "seed": seed})
+            lines = moments(result["returns_when_learned"])
+            (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return folder
+
+    return write
+
+
+@pytest.fixture(name="reinforcement_outcome", scope="session")
+def reinforcement_outcome_fixture() -> Callable[..., dict[str, Any]]:
+    return reinforcement_outcome

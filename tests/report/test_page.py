@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from hvcl.cli import main
 from hvcl.core.errors import RunError
 from hvcl.report import find_runs, load_run, render, write_report
 
@@ -252,3 +256,79 @@ def test_what_cannot_be_written_is_said(realistic_runs: Path, tmp_path: Path) ->
         write_report([tmp_path], tmp_path / "report.html")
     with pytest.raises(RunError, match="no run to report"):
         render([])
+
+
+@pytest.fixture
+def mixed(write_run: WriteRun, write_reinforcement_run: WriteRun, tmp_path: Path) -> Path:
+    """A folder with runs of both kinds."""
+    write_run("digits/hvcl", {1: MATRIX, 2: MATRIX})
+    write_run("digits/naive", {1: MATRIX}, method="naive")
+    write_reinforcement_run("robots", {1: [80.0, 60.0]})
+    return tmp_path
+
+
+def test_both_kinds_are_parts_of_one_page(mixed: Path) -> None:
+    page = page_of(mixed)
+    text = words_of(page)
+
+    assert "<h1>split-digits and classic</h1>" in page
+    assert "2 supervised runs and 1 of reinforcement learning." in text
+    assert re.findall(r"<h2[^>]*>([^<]*)</h2>", page) == ["Supervised learning", "Reinforcement learning"]
+    assert page.count("<h3>Results</h3>") == 2
+    for words in ("75.00", "Domain-IL · boundaries · test data", "Returns in every task", "J above random"):
+        assert words in text
+
+
+def test_headings_of_a_mixed_page_skip_no_level(mixed: Path) -> None:
+    levels = [int(tag[1]) for tag, _ in Elements(page_of(mixed)).elements if re.fullmatch(r"h\d", tag)]
+
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+def test_links_of_a_mixed_page_lead_somewhere(mixed: Path) -> None:
+    elements = Elements(page_of(mixed)).elements
+    names = [attributes["id"] for _, attributes in elements if attributes.get("id")]
+    targets = {attributes["href"] for tag, attributes in elements if tag == "a"}
+
+    assert len(names) == len(set(names))
+    assert targets <= {f"#{name}" for name in names}
+    assert {"#supervised", "#reinforcement", "#results", "#chain-1-time"} <= targets
+
+
+def test_each_part_of_a_mixed_page_shows_what_its_own_page_shows(mixed: Path) -> None:
+    def figures(page: str) -> list[str]:
+        return re.findall(r"<svg class=\"chart\".*?</svg>|<td[^>]*>.*?</td>", page, re.S)
+
+    apart = figures(page_of(mixed / "digits")) + figures(page_of(mixed / "robots"))
+    assert figures(page_of(mixed)) == apart
+
+
+def test_a_damaged_run_among_others_is_named(mixed: Path, tmp_path: Path) -> None:
+    (mixed / "robots" / "seed-1" / "result.json").write_text("{")
+
+    with pytest.raises(RunError, match=r"robots/seed-1/result\.json is damaged: it is not valid JSON"):
+        write_report([mixed], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("command", [["report"], ["rl", "report"]])
+def test_both_commands_write_the_same_page(mixed: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, str(mixed)]) == 0
+    assert (mixed / "report.html").read_text() == page_of(mixed)
+    assert str(mixed / "report.html") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["report"], ["rl", "report"]])
+def test_damage_is_one_sentence_at_the_command_line(mixed: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (mixed / "robots" / "config.json").write_text('{"sequence": "classic", "format": "rl-1"}')
+
+    assert main([*command, str(mixed)]) == 2
+    error = capsys.readouterr().err
+    assert "config.json is damaged: 'task_names' is missing" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_the_report_needs_neither_torch_nor_gymnasium() -> None:
+    check = "import sys, hvcl.report; sys.exit(bool({'torch', 'numpy', 'gymnasium'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", check]).returncode == 0

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hvcl.cli import main
+from hvcl.report import load_run, render
 from hvcl.rl.classic import Reach
-from hvcl.rl.report import load_rl_run, render
 
 RUN = ["rl", "run", "--sequence", "classic", "--workers", "1", "--steps", "20", "--evaluate-every", "10", "--episodes", "1"]
 RUN += ["--final-episodes", "1", "--hidden", "4", "--batch-size", "8", "--warmup", "10", "--capacity", "50"]
@@ -43,7 +43,7 @@ def test_the_report_has_the_papers_figure(runs, capsys):
     page = (runs / "page.html").read_text()
     for text in ("Cumulative normalised reward", "Returns in CartPole over time", "Forward transfer", "layer 2"):
         assert text in page
-    assert page == render([load_rl_run(runs / name) for name in ("hvcl", "reset")])
+    assert page == render([load_run(runs / name) for name in ("hvcl", "reset")])
     assert "NaN" not in page
 
 
@@ -68,6 +68,24 @@ def test_a_task_that_cannot_be_rendered_says_why(runs, monkeypatch):
     assert "This task cannot be rendered here (no OpenGL here)." in (runs / "frames.html").read_text()
 
 
+def test_supervised_runs_may_lie_beside(runs, tmp_path):
+    shutil.copytree(runs / "hvcl", tmp_path / "robots")
+    words = ["--method", "naive", "--epochs", "1", "--hidden", "4", "--workers", "1", "--out", str(tmp_path / "digits")]
+    assert main(["run", "split-digits", *words]) == 0
+    assert main(["rl", "report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "Average accuracy after the last task" in page
+    assert "Returns in CartPole over time" in page
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "other.html")]) == 0
+    assert (tmp_path / "other.html").read_text() == page
+
+
+def test_an_unfinished_run_knows_what_its_returns_are_scaled_with(runs, tmp_path):
+    shutil.copytree(runs / "hvcl", tmp_path / "run")
+    (tmp_path / "run" / "seed-1" / "result.json").unlink()
+    assert load_run(tmp_path / "run").references == load_run(runs / "hvcl").references
+
+
 def test_runs_of_one_method_are_told_apart(runs, tmp_path):
     for name in ("one", "other"):
         shutil.copytree(runs / "hvcl", tmp_path / name)
@@ -80,7 +98,7 @@ def test_runs_of_one_method_are_told_apart(runs, tmp_path):
 def test_a_damaged_configuration_is_named(runs, tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({"format": "rl-1", "method": "hvcl"}))
     assert main(["rl", "report", str(tmp_path)]) == 2
-    assert "config.json is damaged: sequence, seeds" in capsys.readouterr().err
+    assert "config.json is damaged: 'task_names' is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,13 @@ def test_by_hand():
     assert scores.forward_transfer(areas, [0.5, 0.5]) == pytest.approx(((0.6 - 0.5) / 0.5 + (0.375 - 0.5) / 0.5) / 2)
 
 
+def test_j_over_time_leaves_out_where_it_means_nothing():
+    assert scores.cumulative_curve(POINTS, REFERENCES, [80, 110]) == {
+        point.time: scores.cumulative(point, REFERENCES, [80, 110]) for point in POINTS
+    }
+    assert scores.cumulative_curve(POINTS, REFERENCES, [80, None]) == {0.5: 0.5, 1.0: 1.0}
+
+
 @pytest.mark.parametrize("norm", [None, -50.0, 0.0, 1.0])
 def test_j_says_nothing_where_its_normaliser_does(norm):
     assert scores.cumulative(POINTS[3], REFERENCES, [norm, 110]) is None

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from hvcl.core.errors import HvclError
+from hvcl.core.pictures import are_pictures, png, strip
 from hvcl.core.problem import Problem
-from hvcl.generative.pictures import are_pictures, png, strip
 from hvcl.generative.scores import frechet_distance, inception_score
 from hvcl.generative.vae import Generated
 from hvcl.streams.tasks import TestSet

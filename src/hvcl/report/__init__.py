@@ -1,8 +1,22 @@
 """The report: one self-contained HTML page, made from run folders and nothing else."""
 
-from hvcl.report.load import find_runs, load_run
+from hvcl.report.folders import find_runs
+from hvcl.report.load import Run, load_run
 from hvcl.report.page import render, write_report
-from hvcl.report.run import Run
-from hvcl.report.summary import Row, Statistic, results_table
+from hvcl.report.reinforcement import ReinforcementRun
+from hvcl.report.statistic import Statistic
+from hvcl.report.supervised import SupervisedRun
+from hvcl.report.supervised.groups import Row, results_table
 
-__all__ = ["Row", "Run", "Statistic", "find_runs", "load_run", "render", "results_table", "write_report"]
+__all__ = [
+    "ReinforcementRun",
+    "Row",
+    "Run",
+    "Statistic",
+    "SupervisedRun",
+    "find_runs",
+    "load_run",
+    "render",
+    "results_table",
+    "write_report",
+]

@@ -11,7 +11,9 @@ from markupsafe import Markup, escape
 
 from hvcl.report.words import decimal
 
+_COLOURS = 7  # of lines in the style sheet
 _FONT_WIDTH = 6.4  # of one character at the charts' 11 px, for margins that hold their labels
+_LABEL_WIDTH = 7.5  # the same at the 12 px bold of the labels beside lines
 _LABEL_HEIGHT = 14.0
 _LONGEST_LABEL = 26
 
@@ -72,6 +74,17 @@ def nice_axis(values: Iterable[float], count: int = 4) -> Axis:
     return Axis(first * step, last * step, ticks)
 
 
+def series_style(number: int) -> str:
+    """The style of the line with this number, from 0; beyond the colours there are, dashes tell lines apart."""
+    return f"series-{number % _COLOURS + 1} dashes-{number // _COLOURS % 3}"
+
+
+def extent(series: Iterable[Series]) -> list[float]:
+    """The values that an axis should cover: the ends of every band."""
+    points = [point for line in series for point in line.points]
+    return [value for point in points for value in (point.y - point.spread, point.y + point.spread)]
+
+
 def line_chart(
     series: Sequence[Series],
     *,
@@ -103,7 +116,7 @@ def line_chart(
     """
     width, height = size
     drawn = [line for line in series if any(math.isfinite(point.y) for point in line.points)]
-    label_width = max((min(len(line.label), _LONGEST_LABEL) for line in drawn), default=0) * _FONT_WIDTH + 14
+    label_width = max((min(len(line.label), _LONGEST_LABEL) for line in drawn), default=0) * _LABEL_WIDTH + 14
     left = max((len(label) for _, label in y.ticks), default=1) * _FONT_WIDTH + 10
     right = width - (label_width if direct_labels else 8)
     top, bottom = 10.0, height - (38 if x.title else 22)

@@ -1,4 +1,4 @@
-"""The results table for terminals."""
+"""The results table of supervised runs for terminals."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hvcl.report.load import find_runs, load_run
-from hvcl.report.summary import Row, Statistic, group_rows, group_runs
+from hvcl.report.folders import find_runs
+from hvcl.report.load import load_run
+from hvcl.report.statistic import Statistic
+from hvcl.report.supervised import SupervisedRun
+from hvcl.report.supervised.groups import Row, group_rows, group_runs
 
 WIDE = 100
 """Characters that the whole table needs; narrower terminals get the columns that matter most."""
 
 
 def print_table(folders: Sequence[Path], console: Console) -> None:
-    """Print the results of the runs in `folders`, with scenario, supervision, memory and seeds beside every figure."""
+    """Print the results of the supervised runs in `folders`, with scenario, supervision, memory and seeds beside every figure."""
     columns = _COLUMNS if console.width >= WIDE else {name: _COLUMNS[name] for name in _NARROW}
-    for group in group_runs([load_run(folder) for folder in find_runs(folders)]):
+    runs = [load_run(folder) for folder in find_runs(folders)]
+    for group in group_runs([run for run in runs if isinstance(run, SupervisedRun)]):
         where = "" if group.evaluated_on == "test" else f", on {group.evaluated_on} data"
         title = escape(f"{group.benchmark}, {group.scenario.capitalize()}-IL, {group.supervision}{where}")
         table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -50,12 +54,12 @@ def _number(value: Statistic | None, digits: int) -> str:
 
 
 _COLUMNS: dict[str, Callable[[Row], str]] = {
-    "accuracy %": lambda row: _percent(row["average_accuracy"]),
-    "forgetting": lambda row: _percent(row["forgetting"]),
-    "learning": lambda row: _percent(row["learning_accuracy"]),
-    "NLL": lambda row: _number(row["nll"], 3),
-    "ECE": lambda row: _number(row["calibration_error"], 3),
-    "seconds": lambda row: _number(row["seconds"], 1),
+    "accuracy %": lambda row: _percent(row["quantities"]["average_accuracy"]),
+    "forgetting": lambda row: _percent(row["quantities"]["forgetting"]),
+    "learning": lambda row: _percent(row["quantities"]["learning_accuracy"]),
+    "NLL": lambda row: _number(row["quantities"]["nll"], 3),
+    "ECE": lambda row: _number(row["quantities"]["calibration_error"], 3),
+    "seconds": lambda row: _number(row["quantities"]["seconds"], 1),
     "seeds": _seeds,
 }
 _NARROW = ("accuracy %", "forgetting", "seconds", "seeds")

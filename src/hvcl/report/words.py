@@ -109,9 +109,21 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: "1 run", "2 runs"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def listing(items: Sequence[str]) -> str:
     """Items in a sentence: "a, b and c"."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
+def distinct(labels: Sequence[str]) -> list[str]:
+    """The labels, those that occur more than once with a number: "a", "b #1", "b #2"."""
+    return [
+        f"{label} #{labels[:place].count(label) + 1}" if labels.count(label) > 1 else label for place, label in enumerate(labels)
+    ]
 
 
 def setting(value: object) -> str:

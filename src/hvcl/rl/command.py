@@ -14,9 +14,10 @@ from rich.table import Table
 
 from hvcl.cli import EXIT_INTERRUPTED, parse_seeds, print_options, print_settings, settings_of
 from hvcl.core.errors import InputError
+from hvcl.report import write_report
+from hvcl.rl.frames import frames_of
 from hvcl.rl.loop import TrainingProtocol
 from hvcl.rl.methods import known_methods, method
-from hvcl.rl.report import write_rl_report
 from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl
 from hvcl.rl.sequences import SEQUENCES, sequence
 from hvcl.runs.engine import Job, run_seeds
@@ -50,7 +51,8 @@ def run_command(known: argparse.Namespace, rest: list[str]) -> int:
         if not rest:
             raise InputError("which runs? hvcl rl report DIR... [--out FILE] [--frames]")
         folders = [Path(word) for word in rest]
-        print(f"report: {write_rl_report(folders, known.out or folders[0] / 'report.html', known.frames)}")
+        output = known.out or folders[0] / "report.html"
+        print(f"report: {write_report(folders, output, episodes=frames_of if known.frames else None)}")
         return 0
     return _run(known, rest)
 
@@ -85,7 +87,8 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
     tasks = sequence(config.sequence)  # what is missing is noticed before anything is written
     config.make_agent(tasks, config.seeds[0])
     out = known.out or Path("runs") / re.sub(r"[^\w.-]+", "-", f"rl-{config.sequence}-{config.method}")
-    RLRunFolder(out).prepare(config, {"task_names": [t.name for t in tasks.tasks]}, resume=known.resume, force=known.force)
+    facts = {"task_names": [t.name for t in tasks.tasks], "references": [[t.low, t.high] for t in tasks.tasks]}
+    RLRunFolder(out).prepare(config, facts, resume=known.resume, force=known.force)
     first = getattr(config.agent, "warmup", 0) or getattr(config.agent, "rollout", 0)
     if config.protocol.steps < first:
         print(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import struct
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvcl.core.errors import RunError
+from hvcl.core.pictures import data_uri, encode
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import Array, TaskSequence
 from hvcl.rl.runs import RLRunFolder
@@ -56,7 +54,7 @@ def frames_of(folder: Path, count: int = 6) -> list[Strip]:
             reason = " ".join(str(error).split()) or type(error).__name__
             strips.append(Strip(task.name, [], reason))
         else:
-            strips.append(Strip(task.name, [data_uri(picture) for picture in pictures]))
+            strips.append(Strip(task.name, [data_uri(encode(picture)) for picture in pictures]))
     return strips
 
 
@@ -90,16 +88,3 @@ def _pictures(tasks: TaskSequence, task: int, seed: int, actions: list[Array], c
     finally:
         environment.close()
     return pictures
-
-
-def data_uri(picture: NDArray[np.uint8]) -> str:
-    """A picture ``[height, width, 3]`` as PNG in a data URI."""
-    height, width, _ = picture.shape
-    lines = b"".join(b"\0" + row.tobytes() for row in picture)  # every line begins with its filter: none
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines, 9)) + chunk(b"IEND", b"")
-    return "data:image/png;base64," + base64.b64encode(png).decode()

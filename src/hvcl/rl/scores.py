@@ -64,6 +64,14 @@ def cumulative(
     return total
 
 
+def cumulative_curve(
+    points: Values[Point], references: Values[Reference], norms: Values[float | None], above_random: bool = False
+) -> dict[float, float]:
+    """J by time, where it means something."""
+    found = {point.time: cumulative(point, references, norms, above_random) for point in points}
+    return {time: value for time, value in found.items() if value is not None}
+
+
 def cumulative_performance(point: Point, references: Values[Reference]) -> float:
     """sum_k p_k(t) over the tasks seen so far: what J shows, for returns of any sign."""
     parts = zip(point.returns, references, strict=True)

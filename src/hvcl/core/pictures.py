@@ -1,14 +1,21 @@
-"""Pictures as PNG files, with nothing but the standard library."""
+"""Pictures as PNG files, with nothing but the standard library: neither torch nor numpy is imported here."""
 
 from __future__ import annotations
 
+import base64
 import struct
 import zlib
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from hvcl.core.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+"""The first bytes of every PNG file."""
 
 GAP = 2
 """White pixels between pictures."""
@@ -34,13 +41,21 @@ def png(picture: Tensor) -> bytes:
     """A picture ``[1 or 3, H, W]`` with values in [0, 1] (others are clipped) as the bytes of a PNG file."""
     if picture.dim() != 3 or picture.shape[0] not in (1, 3):
         raise InputError(f"a picture must have shape (1 or 3, height, width), got {tuple(picture.shape)}")
-    channels, height, width = picture.shape
-    levels = (picture.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).reshape(height, -1)
-    # every line begins with the number of its filter: 0, none
-    lines = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), levels], 1).numpy().tobytes()
+    return encode((picture.detach().cpu().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy())
+
+
+def encode(levels: NDArray[np.uint8]) -> bytes:
+    """Levels of grey or of red, green and blue, ``[H, W, 1 or 3]``, as the bytes of a PNG file."""
+    height, width, channels = levels.shape
+    lines = b"".join(b"\0" + row.tobytes() for row in levels)  # every line begins with the number of its filter: 0, none
     header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, content) for kind, content in chunks)
+    return SIGNATURE + b"".join(_chunk(kind, content) for kind, content in chunks)
+
+
+def data_uri(content: bytes) -> str:
+    """The bytes of a PNG file as an address that an HTML page can show without any other file."""
+    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from hvcl.report import load_run
-from hvcl.report.figures import DriftFigure, Timeline, drift_figures
-from hvcl.report.summary import group_runs
+from hvcl.report.supervised.drift import DriftFigure, Timeline, drift_figures, expert_spans
+from hvcl.report.supervised.groups import group_runs
+from hvcl.report.supervised.run import Expert, Stretch
 
 WriteRun = Callable[..., Path]
 Outcome = Callable[..., dict[str, Any]]
@@ -147,3 +149,48 @@ def test_every_finished_seed_with_experts_has_a_timeline(write_run: WriteRun, ou
 
     assert [(one.seed, len(one.lanes)) for one in figure.timelines] == [(1, 2), (3, 1)]
     assert figures_of(write_run("other", {1: MATRIX})) == []
+
+
+def learned(number: int, *stretches: tuple[int, int, int]) -> Expert:
+    total = sum(examples for *_, examples in stretches)
+    return Expert(number, stretches[0][0], 0, total, {"0": total}, tuple(Stretch(*stretch) for stretch in stretches))
+
+
+def test_stretches_that_do_not_meet_are_spans_of_their_own() -> None:
+    spans = expert_spans([learned(0, (0, 9, 100), (15, 19, 50)), learned(1, (10, 14, 50))], steps=20, most=100)
+
+    assert spans == [[(0, 10, 100.0, 1.0), (15, 20, 50.0, 1.0)], [(10, 15, 50.0, 1.0)]]
+
+
+def test_a_share_is_of_all_examples_of_the_same_steps() -> None:
+    # In steps 4 to 7 both learn: 10 examples a step to the first, 30 to the second.
+    first, second = expert_spans([learned(0, (0, 7, 80)), learned(1, (4, 9, 180))], steps=10, most=100)
+
+    assert first == [(0, 4, 40.0, 1.0), (4, 8, 40.0, 0.25)]
+    assert second == [(4, 8, 120.0, 0.75), (8, 10, 60.0, 1.0)]
+
+
+def test_very_many_stretches_become_few_spans_and_lose_no_example() -> None:
+    even = learned(0, *((step, step, 7) for step in range(0, 10_000, 2)))
+    odd = learned(1, *((step, step, step % 5 + 1) for step in range(1, 10_000, 2)))
+    spans = expert_spans([even, odd], steps=10_000, most=150)
+
+    for expert, mine in zip([even, odd], spans, strict=True):
+        assert 1 <= len(mine) <= 150
+        assert sum(span.examples for span in mine) == pytest.approx(expert.examples)
+        assert mine[0].first == 0
+        assert mine[-1].end == 10_000
+        assert all(before.end <= after.first for before, after in itertools.pairwise(mine))
+    assert {round(span.share, 1) for span in spans[0]} == {0.7}  # 7 beside 3 on average
+
+
+def test_a_long_stretch_is_cut_over_many_parts_by_their_overlap() -> None:
+    (mine,) = expert_spans([learned(0, (5, 94, 900))], steps=100, most=10)
+
+    assert mine == [(0, 100, pytest.approx(900.0), 1.0)]
+    first, second = expert_spans([learned(0, (0, 4, 50)), learned(1, (5, 99, 950))], steps=100, most=10)
+    assert [span.examples for span in first] == [pytest.approx(50.0)]
+    assert [(span.first, span.end, round(span.examples), round(span.share, 2)) for span in second] == [
+        (0, 10, 50, 0.5),
+        (10, 100, 900, 1.0),
+    ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hvcl.core.pictures import data_uri
 from hvcl.report import words
-from hvcl.report.run import Generation, Seed
-from hvcl.report.summary import Entry, Group, statistic
+from hvcl.report.statistic import statistic
+from hvcl.report.supervised.groups import Entry, Group
+from hvcl.report.supervised.run import Generation, Seed
 
 _Measure = tuple[str, str, str, Callable[[Generation], float]]
 """Name, unit, meaning, and how it is read."""
@@ -102,8 +103,4 @@ def _rows(seed: Seed) -> tuple[PictureRow, ...]:
     last = max(after for after, _ in pictures)
     wanted = [("originals", (last, "originals")), ("reconstructions", (last, "reconstructions"))]
     wanted += [(f"after task {after}", (after, name)) for after, name in sorted(pictures) if name == "samples"]
-    return tuple(PictureRow(label, _address(pictures[key])) for label, key in wanted if key in pictures)
-
-
-def _address(content: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+    return tuple(PictureRow(label, data_uri(pictures[key])) for label, key in wanted if key in pictures)

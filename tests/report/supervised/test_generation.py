@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from hvcl.core.errors import RunError
-from hvcl.generative.pictures import png
-from hvcl.report.generation import generation_figures
+from hvcl.core.pictures import png
 from hvcl.report.load import load_run
 from hvcl.report.page import render
-from hvcl.report.summary import group_runs
+from hvcl.report.supervised.generation import generation_figures
+from hvcl.report.supervised.groups import group_runs
 
 
 def generator_run(write_run, outcome, seeds=(1, 2), experts=lambda seed: [1.0]):

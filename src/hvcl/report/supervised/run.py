@@ -1,14 +1,28 @@
-"""What a run folder holds, as values. A number that the run could not give (infinite, not a number) is NaN here."""
+"""What the folder of a supervised run holds, as values. A number that the run could not give (infinite, say) is NaN here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-Vector = tuple[float, ...]
-Matrix = tuple[Vector, ...]
+from hvcl.report.fields import Matrix, Vector
+
+Quantity = Literal[
+    "average_accuracy",
+    "learning_accuracy",
+    "forgetting",
+    "backward_transfer",
+    "forward_transfer",
+    "nll",
+    "calibration_error",
+    "parameters",
+    "stored_bytes",
+    "seconds",
+]
+"""A number that every finished seed comes to, by its name in `result.json`."""
+QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 
 
 @dataclass(frozen=True)
@@ -106,18 +120,9 @@ class Result:
     accuracy_matrix: Matrix
     """Row t: the accuracy on all tasks after task t + 1, the ones not seen yet included."""
     initial_accuracy: Vector
-    average_accuracy: float
-    learning_accuracy: float
-    forgetting: float
-    backward_transfer: float
-    forward_transfer: float
-    nll: float
-    calibration_error: float
+    quantities: Mapping[Quantity, float]
     layers: Mapping[str, Layer]
-    parameters: float
-    stored_bytes: float
     steps: float
-    seconds: float
     experts: tuple[Expert, ...] = ()
     """Those that the learner opened as it went, if it is one that does."""
 
@@ -147,7 +152,7 @@ class Seed:
 
 
 @dataclass(frozen=True)
-class Run:
+class SupervisedRun:
     """One method on one stream, over its seeds."""
 
     folder: Path

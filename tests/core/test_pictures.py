@@ -1,18 +1,22 @@
 """PNG files, read back by hand."""
 
+import base64
 import struct
+import subprocess
+import sys
 import zlib
 
+import numpy as np
 import pytest
 import torch
 
 from hvcl.core.errors import InputError
-from hvcl.generative.pictures import are_pictures, png, strip
+from hvcl.core.pictures import SIGNATURE, are_pictures, data_uri, encode, png, strip
 
 
 def read(content):
     """Width, height, colour kind, rows of bytes; checks signature and checksums."""
-    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    assert content[:8] == SIGNATURE == b"\x89PNG\r\n\x1a\n"
     place, chunks = 8, {}
     while place < len(content):
         size, kind = struct.unpack(">I4s", content[place : place + 8])
@@ -36,6 +40,24 @@ def test_grey_picture():
 def test_coloured_picture_has_red_green_blue_in_turn():
     picture = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[0.2, 0.4]]])
     assert read(png(picture)) == (2, 1, 2, [[255, 0, 51, 0, 255, 102]])
+
+
+def test_levels_are_written_as_they_are():
+    levels = np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8)
+    assert read(encode(levels)) == (2, 1, 2, [[1, 2, 3, 4, 5, 6]])
+    assert read(encode(levels.transpose(1, 0, 2))) == (1, 2, 2, [[1, 2, 3], [4, 5, 6]]), "whatever the strides"
+
+
+def test_an_address_holds_the_whole_file():
+    content = png(torch.zeros(1, 2, 2))
+    kind, _, encoded = data_uri(content).partition(",")
+    assert kind == "data:image/png;base64"
+    assert base64.b64decode(encoded) == content
+
+
+def test_the_report_can_use_it_without_torch():
+    check = "import sys, hvcl.core.pictures; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check]).returncode == 0
 
 
 def test_strip_has_white_between_pictures():

@@ -1,0 +1,161 @@
+"""Reading the folder of a supervised run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hvcl.core.errors import RunError
+from hvcl.core.pictures import SIGNATURE
+from hvcl.report.fields import Fields, count, instance, read_bytes, read_fields, read_lines
+from hvcl.report.folders import seed_folders
+from hvcl.report.supervised.run import (
+    QUANTITIES,
+    Config,
+    Evaluation,
+    Expert,
+    Generation,
+    Layer,
+    Result,
+    Seed,
+    Stretch,
+    SupervisedRun,
+    Terms,
+)
+
+FORMAT = 1
+"""Version of the layout of a supervised run's folder."""
+_PICTURE = re.compile(r"(\d+)-(originals|reconstructions|samples)\.png")
+
+
+def load(folder: Path, fields: Fields) -> SupervisedRun:
+    """Read the folder of a supervised run; `fields` is its config.json.
+
+    A seed without `result.json` is unfinished, not an error, and neither is a last line of `metrics.jsonl` that was
+    cut off when the run was killed. Any other damage raises a `RunError` that names the file.
+    """
+    config = _config(fields)
+    numbers = sorted({*config.seeds, *seed_folders(folder)})
+    seeds = tuple(_seed(folder / f"seed-{number}", number, config) for number in numbers)
+    return SupervisedRun(folder, config, seeds)
+
+
+def _config(fields: Fields) -> Config:
+    if fields.get("format") != FORMAT:
+        raise RunError(f"{fields.where} has format {fields.get('format')!r}, but this version of hvcl reads format {FORMAT}")
+    names = fields.items("task_names", str)
+    if not names:
+        raise RunError(f"{fields.where} is damaged: 'task_names' is empty")
+    return Config(
+        benchmark=fields.text("benchmark"),
+        scenario=fields.text("scenario"),
+        supervision=fields.text("supervision"),
+        memory=fields.text("memory"),
+        method=fields.text("method"),
+        seeds=fields.items("seeds", int),
+        task_names=names,
+        evaluated_on=fields.text("evaluated_on"),
+        stream=fields.mapping("stream"),
+        learner=fields.mapping("learner"),
+    )
+
+
+def _seed(folder: Path, number: int, config: Config) -> Seed:
+    tasks = len(config.task_names)
+    environment, metrics, result = (folder / name for name in ("environment.json", "metrics.jsonl", "result.json"))
+    terms, evaluations = _metrics(metrics, tasks) if metrics.is_file() else ((), ())
+    return Seed(
+        seed=number,
+        environment=read_fields(environment).values if environment.is_file() else {},
+        terms=terms,
+        evaluations=evaluations,
+        result=_result(read_fields(result), tasks) if result.is_file() else None,
+        pictures=_pictures(folder / "pictures"),
+    )
+
+
+def _pictures(folder: Path) -> dict[tuple[int, str], bytes]:
+    found = {}
+    for path in sorted(folder.glob("*.png")) if folder.is_dir() else []:
+        match = _PICTURE.fullmatch(path.name)
+        content = read_bytes(path)
+        if match and not content.startswith(SIGNATURE):
+            raise RunError(f"{path} is damaged: it is not a PNG file")
+        if match:
+            found[int(match[1]), match[2]] = content
+    return found
+
+
+def _metrics(path: Path, tasks: int) -> tuple[tuple[Terms, ...], tuple[Evaluation, ...]]:
+    # By step: where a resumed run wrote a step a second time, the later line counts.
+    terms: dict[int, Terms] = {}
+    evaluations: dict[int, Evaluation] = {}
+    for fields in read_lines(path):
+        kind = fields.text("kind")
+        if kind == "terms":
+            step = fields.integer("step")
+            terms[step] = Terms(step, fields.integer("task"), fields.numbers_by_name("terms"))
+        elif kind == "evaluation":
+            after = fields.integer("after")
+            evaluations[after] = Evaluation(fields.integer("step"), after, fields.vector("accuracy", tasks), _generation(fields))
+    return (
+        tuple(terms[step] for step in sorted(terms)),
+        tuple(evaluations[after] for after in sorted(evaluations)),
+    )
+
+
+def _generation(fields: Fields) -> Generation | None:
+    # Runs from before there were generators do not say, and most learners have none.
+    if fields.get("generation") is None:
+        return None
+    inner = Fields(fields.mapping("generation"), f"{fields.where}, 'generation',")
+    return Generation(
+        inception_score=inner.number("inception_score"),
+        inception_bound=inner.number("inception_bound"),
+        frechet_distance=inner.number("frechet_distance"),
+        experts=inner.numbers("experts"),
+    )
+
+
+def _result(fields: Fields, tasks: int) -> Result:
+    return Result(
+        accuracy_matrix=fields.matrix("accuracy_matrix", tasks, tasks),
+        initial_accuracy=fields.vector("initial_accuracy", tasks),
+        quantities={name: fields.number(name) for name in QUANTITIES},
+        layers={name: _layer(layer, tasks) for name, layer in fields.children("layers").items()},
+        steps=fields.number("steps"),
+        # Runs from before there were such learners do not say.
+        experts=tuple(_expert(expert) for expert in fields.objects("experts")) if "experts" in fields.values else (),
+    )
+
+
+def _layer(fields: Fields, tasks: int) -> Layer:
+    return Layer(
+        marginal_entropy=fields.number("marginal_entropy"),
+        conditional_entropy=fields.number("conditional_entropy"),
+        information=fields.number("information"),
+        usage=fields.matrix("usage", tasks),
+        routed=fields.matrix("routed", tasks),
+    )
+
+
+def _expert(fields: Fields) -> Expert:
+    return Expert(
+        number=fields.count("expert"),
+        opened_step=fields.count("opened_step"),
+        opened_after=fields.count("opened_after"),
+        examples=fields.count("examples"),
+        labels=fields.counts_by_name("labels"),
+        stretches=fields.parsed("stretches", "a list of [first step, last step, examples]", _stretches),
+    )
+
+
+def _stretches(value: object) -> tuple[Stretch, ...]:
+    return tuple(_stretch(item) for item in instance(value, list))
+
+
+def _stretch(value: object) -> Stretch:
+    numbers = [count(number) for number in instance(value, list)]
+    if len(numbers) != 3 or numbers[0] > numbers[1]:
+        raise TypeError
+    return Stretch(*numbers)
