@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hvcl.learners import create
-from hvcl.learners.boundaries import BoundaryFinder
+from hvcl.learners.boundaries import BoundaryDetector
 from hvcl.runs import run
 from hvcl.runs.state import load_state, save_state
 from hvcl.streams import StreamConfig, from_arrays
@@ -30,20 +30,20 @@ def places(finder, data, scenario="domain"):
 @pytest.mark.parametrize("batch_size", [128, 160])
 def test_boundaries_are_found_where_they_are(batch_size):
     data = stream(batch_size=batch_size)
-    crossed, changes = places(BoundaryFinder((6,), seed=1), data)
+    crossed, changes = places(BoundaryDetector((6,), seed=1), data)
     assert crossed == changes
     assert len(changes) == 2
 
 
 def test_in_task_il_a_boundary_is_where_the_task_changes():
-    crossed, changes = places(BoundaryFinder((6,), seed=1), stream(scenario="task", batch_size=30))
+    crossed, changes = places(BoundaryDetector((6,), seed=1), stream(scenario="task", batch_size=30))
     assert crossed == changes
 
 
 def test_a_finder_goes_on_where_it_was_saved(tmp_path):
     batches = [event for event in stream(batch_size=100) if hasattr(event, "x")]
     for stop in (1, 2, 5, 9):
-        whole, first, second = (BoundaryFinder((6,), seed) for seed in (1, 1, 7))
+        whole, first, second = (BoundaryDetector((6,), seed) for seed in (1, 1, 7))
         expected = [whole.crossed(b.x, b.y) for b in batches]
         before = [first.crossed(b.x, b.y) for b in batches[:stop]]
         save_state(tmp_path / "state.json", first.state_dict())

@@ -7,10 +7,10 @@ generates. From then on every loss is
 
 for the classifier and for the generator alike. No example of the data is kept.
 
-In Class-IL and Domain-IL the labelling classifier answers among the labels that occurred before the boundary; in Task-IL every
-generated example is asked about one head among those seen, drawn at random (or the head of its class, if the generator is told
-classes). Task-free streams tell no boundaries: then a generative gate finds them (`BoundaryFinder`), and a conditional generator
-tells labels apart, not tasks, for their number is not known.
+In Class-IL and Domain-IL the labelling classifier chooses among the labels that occurred before the boundary; in Task-IL every
+generated example is labelled by one head among those seen, drawn at random (or by the head of its class, if the generator is
+class-conditional). Task-free streams announce no boundaries: then a generative gate detects them (`BoundaryDetector`), and a
+conditional generator is conditioned on labels alone, not on tasks, since their number is not known.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hvcl.core.problem import Problem
 from hvcl.core.random import RandomState
 from hvcl.generative import Generated, Layers, LikelihoodName, MoVEVAE, sample_from
 from hvcl.learners.base import State
-from hvcl.learners.boundaries import BoundaryFinder
+from hvcl.learners.boundaries import BoundaryDetector
 from hvcl.learners.gradient import GradientConfig, GradientLearner, saved_state_fits
 
 
@@ -99,7 +99,7 @@ class GenerativeReplay(GradientLearner):
         self._tasks_seen: set[int] = set()
         self.replayed: Replayed | None = None
         """What goes with the current batch."""
-        self.finder = BoundaryFinder(problem.input_shape, seed) if problem.task_examples is None else None
+        self.finder = BoundaryDetector(problem.input_shape, seed) if problem.task_examples is None else None
         """Finds the boundaries that are not told."""
 
     # -- what a method says ----------------------------------------------------------------------------------------------------

@@ -347,7 +347,7 @@ def test_the_map_is_taken_from_the_warm_up_alone_and_the_batches_are_not_shared(
     a.observe(x[:20], y[:20])
     b.observe(x[:20], y[:20])
     a.observe(x[20:40], y[20:40])
-    assert a.waiting == []
+    assert a.warmup.batches == []
     x[:20] = 0
     b.observe(x[20:40], y[20:40])
     assert identical(a.state_dict(), b.state_dict())
@@ -363,7 +363,7 @@ def test_resumes_bit_identically_through_files_with_any_seed(told, separate, sto
 
     def feed(learner, part):
         for task, x, y in part:
-            while learner.told and learner.task < task:
+            while learner.experts_given and learner.task < task:
                 learner.end_task()
             learner.observe(x, y)
         return learner
@@ -371,7 +371,7 @@ def test_resumes_bit_identically_through_files_with_any_seed(told, separate, sto
     settings = {"told": told, "separate": separate, "warmup": 100}
     whole = feed(make(scenario, **settings), batches)
     first = feed(make(scenario, **settings), batches[:stop])
-    assert bool(first.waiting) == (stop == 1)
+    assert bool(first.warmup.batches) == (stop == 1)
     save_state(tmp_path / "state.json", first.state_dict())
     second = make(scenario, seed=77, **settings)
     second.load_state_dict(load_state(tmp_path / "state.json"))

@@ -146,7 +146,7 @@ def test_task_il_asks_the_network_of_the_task():
     data = stream(scenario="task", epochs=1)
     learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
     feed(learner, data)
-    assert learner.gate is None
+    assert learner.gate.gate is None
     x = torch.randn(6, 6)
     tasks = torch.tensor([0, 1, 2, 0, 1, 2])
     assert learner.responsibilities(x, tasks).tolist() == torch.eye(3).repeat(2, 1).tolist()
