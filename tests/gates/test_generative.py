@@ -239,7 +239,7 @@ def test_new_labels_of_wide_spread_all_go_to_the_new_expert():
         assert (gate.observe(z, y + 2) == 1).all()
 
 
-def test_told_boundaries_open_experts_and_nothing_else_does():
+def test_known_boundaries_open_experts_and_nothing_else_does():
     gate = GenerativeGate(20, growing=False)
     for number in range(3):
         gate.new_expert()

@@ -317,7 +317,7 @@ def test_merged_shards_equal_one_model_of_all(branch, shards):
     same_posterior(first, learned(phi, y))
 
 
-def test_merge_puts_outputs_where_it_is_told_to():
+def test_merge_puts_outputs_where_they_are_given():
     phi, y = data(100, 6, 3)
     a, b = learned(phi[:50], y[:50, :1]), learned(phi[50:], y[50:, 1:])
     a.merge(b, [3, 1])

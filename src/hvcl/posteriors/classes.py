@@ -116,7 +116,7 @@ class ClassHead:
         return means, vectors[:, used] * values[used].rsqrt()
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums."""
+        """The sums of the regression."""
         return self.model.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

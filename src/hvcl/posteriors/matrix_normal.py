@@ -201,7 +201,7 @@ class MatrixNormal:
     # -- checkpoints ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums."""
+        """All sums over the examples."""
         return {
             "count": self.count,
             "peak": self.peak,

@@ -55,7 +55,7 @@ class ExactConfig:
     mirror: bool = False
     """Patches: features that are the same for an image and its mirror image."""
     random_features: int = 3000
-    """Random features: how many."""
+    """Random features: number of features."""
     field: int | None = None
     """Random features of images: side of the receptive fields in pixels; none: all of the input."""
     ridge: float | None = None

@@ -136,7 +136,7 @@ class Growing(Learner):
 
     @torch.no_grad()
     def infer(self, x: Tensor, task: Tensor | None) -> Tensor:
-        """sum_m p(m|x) p(y|x,m)."""
+        """p(y|x) = sum_m p(m|x) p(y|x,m)."""
         self.expert_probabilities = weights = self.responsibilities(x, task)
         mixed = torch.zeros(len(x), self.problem.outputs)
         for expert, member in enumerate(self.members):
@@ -176,7 +176,7 @@ class Growing(Learner):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         try:
             self.seed = int(state["seed"])
             self.members = []
