@@ -118,7 +118,7 @@ def together(benchmark, seed, runs):
             shown = {f"{s}{'-free' if free else ''}": round(100 * mean(r, task), 2) for (s, free), r in runs.items()}
             print(f"  {benchmark} seed {seed} after task {task + 1}: {shown}", flush=True)
     for run in others:  # what the first run did for them, they would have done themselves
-        own = 0.0 if run.learner.told else run.seconds - features.of_learning
+        own = 0.0 if run.learner.experts_given else run.seconds - features.of_learning
         run.seconds = first.seconds + own + max(run.last, first.last)
     first.seconds += first.last
 
@@ -130,16 +130,16 @@ def share(first, others):
     """
     batch = next(iter(first.stream))
     assert len(batch.x) >= first.learner.config.warmup, "the first batch must hold the whole warm-up"
-    first.learner._begin(batch.x)
+    first.learner._make_experts(batch.x)
     features = first.learner.experts.features = Remembering(first.learner.experts.features)
     for run in others:
-        if run.learner.told:
+        if run.learner.experts_given:
             run.follows = True
             run.learner.experts = copy.copy(first.learner.experts)
             run.learner.experts.columns = {}
         else:
-            run.learner.given = features
-            run.learner._begin(None)
+            run.learner.custom_features = features
+            run.learner._make_experts(None)
             run.learner.experts.head.model.panels = []
     return features
 
@@ -147,7 +147,7 @@ def share(first, others):
 @contextmanager
 def moments_of(first, run):
     """Lend a task-free run the first one's second moments; and its posterior, if the gate found the experts that were told."""
-    if run.learner.told:
+    if run.learner.experts_given:
         yield
         return
     mine, theirs = run.learner.experts.head.model, first.learner.experts.head.model

@@ -36,7 +36,7 @@ def measure(benchmark):
     config = RunConfig.make(benchmark, "exact", (0,), {"scenario": "class", "validation": 0.1}, learner)
     stream = config.make_stream(0)
     learner = config.make_learner(stream, 0)
-    learner._begin(next(iter(stream)).x)
+    learner._make_experts(next(iter(stream)).x)
     features = learner.experts.features
     columns = {n: columns_of(features, n) for n in FILTERS}
     heads = {n: ClassHead(len(columns[n])) for n in FILTERS}

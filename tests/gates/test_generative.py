@@ -5,7 +5,6 @@ import torch
 
 from hvcl.core.errors import InputError, RunError
 from hvcl.gates import GenerativeGate
-from hvcl.gates.generative import _Group, _nearest_in_hull
 from hvcl.runs.state import load_state, save_state
 
 
@@ -138,38 +137,6 @@ def test_removed_examples_leave_no_trace_and_foreign_ones_are_refused(covariance
     torch.testing.assert_close(gate.log_likelihood(x), never.log_likelihood(x), rtol=1e-9, atol=1e-9)
 
 
-def test_evidence_is_the_f_statistics_likelihood_ratio():
-    # isotropic scatter with r = k, by hand: label means 0.3 off in every dimension, known to be 0 from 40 examples each
-    count, k = torch.tensor([30.0, 20.0], dtype=torch.float64), 4
-    group = _Group(torch.tensor([0, 1]), count, torch.full((2, k), 0.3).double(), 48 * torch.eye(k).double())
-    shift = torch.tensor([0.36 / (1 / 30 + 1 / 40), 0.36 / (1 / 20 + 1 / 40)]).mean().item()
-    ratio, above, below = shift / 4, 2 * k, 48 * k
-    expected = (above + below) / 2 * math.log((above * ratio + below) / (above + below)) - above / 2 * math.log(ratio)
-    actual = group.evidence(torch.zeros(2, k).double(), torch.tensor([1 / 40, 1 / 40]).double(), torch.tensor([True, True]))
-    assert actual == pytest.approx(expected, rel=1e-6)
-    assert group.evidence(group.mean, torch.zeros(2).double(), torch.tensor([True, True])) == 0.0
-
-
-def test_evidence_without_a_shift_exceeds_t_with_a_probability_of_at_most_exp_minus_t():
-    """2,000 groups of 40 skewed, correlated examples of one expert; the bound may be missed by 3 standard deviations."""
-    dim, groups, n = 10, 2000, 40
-    z, _ = task(0, groups * n, dim=dim)
-    z = z - z.mean(0)
-    zero, seen = torch.zeros(1, dim).double(), torch.tensor([True])
-    metric = torch.linalg.cholesky(torch.cov(z.double().T))
-    evidence = torch.tensor(
-        [
-            _Group.of(part.double(), torch.zeros(n, dtype=torch.long))[0]
-            .whitened(metric)
-            .evidence(zero, torch.zeros(1).double(), seen)
-            for part in z.split(n)
-        ]
-    )
-    for t in (2.0, 3.0, 4.0):
-        bound = math.exp(-t)
-        assert (evidence > t).double().mean() <= bound + 3 * math.sqrt(bound / groups)
-
-
 @pytest.mark.parametrize(("batch", "epochs"), [(256, 60), (64, 10), (20, 4), (1, 1)])
 def test_a_stream_of_one_task_never_opens_a_second_expert(batch, epochs):
     z, y = task(0, 4000 if batch > 1 else 1500)
@@ -272,7 +239,7 @@ def test_new_labels_of_wide_spread_all_go_to_the_new_expert():
         assert (gate.observe(z, y + 2) == 1).all()
 
 
-def test_told_boundaries_open_experts_and_nothing_else_does():
+def test_known_boundaries_open_experts_and_nothing_else_does():
     gate = GenerativeGate(20, growing=False)
     for number in range(3):
         gate.new_expert()
@@ -306,13 +273,6 @@ def test_resumes_bit_identically_through_files(covariance, batch, tmp_path):
     assert torch.equal(whole.probabilities(x), second.probabilities(x))
     with pytest.raises(RunError, match="does not fit"):
         GenerativeGate(21, covariance=covariance).load_state_dict(first.state_dict())
-
-
-def test_nearest_point_of_a_hull():
-    corners = torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]]).double()
-    inside = torch.tensor([1.0, 2.0]).double()
-    torch.testing.assert_close(_nearest_in_hull(corners, inside) @ corners, inside, rtol=0, atol=1e-5)
-    torch.testing.assert_close(_nearest_in_hull(corners, torch.tensor([5.0, 5.0]).double()), torch.tensor([0, 0.5, 0.5]).double())
 
 
 def test_bad_input_is_named_and_changes_nothing():

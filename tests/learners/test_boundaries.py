@@ -1,10 +1,10 @@
-"""Finding boundaries that nobody tells."""
+"""Detecting the task boundaries of task-free streams."""
 
 import pytest
 import torch
 
 from hvcl.learners import create
-from hvcl.learners.boundaries import BoundaryFinder
+from hvcl.learners.boundaries import BoundaryDetector
 from hvcl.runs import run
 from hvcl.runs.state import load_state, save_state
 from hvcl.streams import StreamConfig, from_arrays
@@ -20,30 +20,30 @@ def stream(task_free=True, batch_size=64, scenario="domain"):
     return from_arrays(x, y, x[:300], y[:300], classes_per_task=2, config=config)
 
 
-def places(finder, data, scenario="domain"):
+def places(detector, data, scenario="domain"):
     batches = [event for event in data if hasattr(event, "x")]
-    crossed = [number for number, b in enumerate(batches) if finder.crossed(b.x, b.y, b.task)]
+    crossed = [number for number, b in enumerate(batches) if detector.crossed(b.x, b.y, b.task)]
     changes = [n for n in range(1, len(batches)) if batches[n].segment != batches[n - 1].segment]
     return crossed, changes
 
 
 @pytest.mark.parametrize("batch_size", [128, 160])
-def test_boundaries_are_found_where_they_are(batch_size):
+def test_boundaries_are_detected_where_they_are(batch_size):
     data = stream(batch_size=batch_size)
-    crossed, changes = places(BoundaryFinder((6,), seed=1), data)
+    crossed, changes = places(BoundaryDetector((6,), seed=1), data)
     assert crossed == changes
     assert len(changes) == 2
 
 
 def test_in_task_il_a_boundary_is_where_the_task_changes():
-    crossed, changes = places(BoundaryFinder((6,), seed=1), stream(scenario="task", batch_size=30))
+    crossed, changes = places(BoundaryDetector((6,), seed=1), stream(scenario="task", batch_size=30))
     assert crossed == changes
 
 
-def test_a_finder_goes_on_where_it_was_saved(tmp_path):
+def test_a_detector_goes_on_where_it_was_saved(tmp_path):
     batches = [event for event in stream(batch_size=100) if hasattr(event, "x")]
     for stop in (1, 2, 5, 9):
-        whole, first, second = (BoundaryFinder((6,), seed) for seed in (1, 1, 7))
+        whole, first, second = (BoundaryDetector((6,), seed) for seed in (1, 1, 7))
         expected = [whole.crossed(b.x, b.y) for b in batches]
         before = [first.crossed(b.x, b.y) for b in batches[:stop]]
         save_state(tmp_path / "state.json", first.state_dict())
@@ -52,14 +52,14 @@ def test_a_finder_goes_on_where_it_was_saved(tmp_path):
         assert any(expected)
 
 
-def test_a_task_free_learner_replays_what_a_told_one_does():
+def test_a_task_free_learner_replays_as_one_with_known_boundaries_does():
     learners = []
     for task_free in (False, True):
         data = stream(task_free, batch_size=128)
         learner = create("dgr-distill", data.problem, seed=1, hidden=(16,), latent=3, likelihood="gaussian")
         run(data, learner)
         learners.append(learner)
-    told, free = learners
-    assert told.finished == 3
-    assert free.finished == 2, "nobody knows that the last task is over"
+    known, free = learners
+    assert known.finished == 3
+    assert free.finished == 2, "the end of the last task is not announced"
     assert free.teacher is not None

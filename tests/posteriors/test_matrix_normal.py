@@ -8,8 +8,9 @@ import torch
 from scipy.stats import multivariate_normal
 
 from hvcl.core.errors import InputError, RunError
-from hvcl.posteriors import matrix_normal
-from hvcl.posteriors.matrix_normal import MatrixNormal, _cholesky, _root
+from hvcl.posteriors import evidence, matrix_normal
+from hvcl.posteriors.evidence import cholesky, root
+from hvcl.posteriors.matrix_normal import MatrixNormal
 from hvcl.runs.state import load_state, save_state
 
 TOLERANCE = 1e-4
@@ -104,6 +105,7 @@ def branch(request, monkeypatch):
     """All branches for large numbers of features, at small ones."""
     if request.param != "whole":
         monkeypatch.setattr(matrix_normal, "PANEL", 5)
+        monkeypatch.setattr(evidence, "BLOCK", 5)
     if request.param == "single":
         monkeypatch.setattr(matrix_normal, "DOUBLE", 4)
     return request.param
@@ -234,7 +236,7 @@ def test_the_search_ends_beside_the_zero_from_anywhere(start, zero, power):
         calls.append(p)
         return zero - p
 
-    assert _root(slope, start) == power
+    assert root(slope, start) == power
     assert len(set(calls)) <= 14
 
 
@@ -261,7 +263,7 @@ def test_one_example_is_predicted_everywhere():
 def test_moments_that_rounding_made_indefinite_can_be_factorised():
     for kind in (torch.float32, torch.float64):
         moments = torch.diag(torch.tensor([4.0, 2.0, -1e-7], dtype=kind))
-        factor = _cholesky(moments, 1e-9)
+        factor = cholesky(moments, 1e-9)
         torch.testing.assert_close((factor @ factor.T).diagonal().double(), moments.diagonal().double(), rtol=0, atol=1e-5)
     phi, y = data(features=4)
     twice = torch.cat([phi, phi], 1)  # no ridge to speak of, exactly collinear
@@ -272,7 +274,7 @@ def test_moments_that_rounding_made_indefinite_can_be_factorised():
 def test_estimated_trace_is_near_the_exact_one_and_always_the_same(monkeypatch):
     phi, y = data(n=150, features=100)
     exact = learned(phi, y, 20.0).posterior()
-    monkeypatch.setattr(matrix_normal, "EXACT_TRACE", 10)
+    monkeypatch.setattr(evidence, "EXACT_TRACE", 10)
     estimates = [learned(phi, y, 20.0).posterior().effective for _ in range(2)]
     assert estimates[0] == estimates[1] != exact.effective
     assert estimates[0] == pytest.approx(exact.effective, rel=0.05)
@@ -315,7 +317,7 @@ def test_merged_shards_equal_one_model_of_all(branch, shards):
     same_posterior(first, learned(phi, y))
 
 
-def test_merge_puts_outputs_where_it_is_told_to():
+def test_merge_puts_outputs_where_they_are_given():
     phi, y = data(100, 6, 3)
     a, b = learned(phi[:50], y[:50, :1]), learned(phi[50:], y[50:, 1:])
     a.merge(b, [3, 1])

@@ -1,4 +1,4 @@
-"""What a learner is told about the problem before it sees any data."""
+"""What a learner knows about the problem before it sees any data."""
 
 from __future__ import annotations
 
@@ -22,3 +22,11 @@ class Problem:
     """Number of examples of each task; None without boundaries."""
     task_steps: tuple[int, ...] | None = None
     """Number of `observe` calls of each task; None without boundaries."""
+
+    def examples_of(self, task: int) -> int | None:
+        """Number of examples of a task, counted from 0; past the last task that of the last one, None without boundaries."""
+        return self.task_examples[min(task, len(self.task_examples) - 1)] if self.task_examples else None
+
+    def steps_of(self, task: int) -> int | None:
+        """Number of `observe` calls of a task, likewise."""
+        return self.task_steps[min(task, len(self.task_steps) - 1)] if self.task_steps else None

@@ -1,4 +1,4 @@
-"""Measuring: accuracy matrix and what follows from it, calibration, what the gates know, and what is generated."""
+"""Measures: the accuracy matrix with forgetting and transfer, calibration, information in the gates, generated examples."""
 
 from hvcl.evaluation.accuracy import AccuracyMatrix
 from hvcl.evaluation.gates import GateMeter, LayerInformation

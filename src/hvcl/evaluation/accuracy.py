@@ -23,7 +23,7 @@ class AccuracyMatrix:
 
     @property
     def tasks(self) -> int:
-        """T."""
+        """T, the number of tasks."""
         return len(self.initial)
 
     def add(self, row: Sequence[float]) -> None:

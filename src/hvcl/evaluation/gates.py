@@ -1,4 +1,4 @@
-"""What the gates know: entropies, information and expert usage, measured while a learner predicts."""
+"""Information measures of the gates: entropies, mutual information and expert usage, measured while a learner predicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvcl.layers import MoVELayer
 
 @dataclass(frozen=True)
 class LayerInformation:
-    """Of one layer, in bits: H(M), H(M|X) and I(M;X) = H(M) - H(M|X); and who serves which task."""
+    """Of one layer, in bits: H(M), H(M|X) and I(M;X) = H(M) - H(M|X); and the usage of its experts by task."""
 
     marginal_entropy: float
     conditional_entropy: float
@@ -22,10 +22,10 @@ class LayerInformation:
     usage: list[list[float]]
     """Mean gate probability of each expert on each task's data."""
     routed: list[list[float]]
-    """Fraction of each task's examples whose first choice each expert is."""
+    """Fraction of each task's examples for which each expert has the largest gate probability."""
 
     def to_json(self) -> dict[str, object]:
-        """As plain JSON values."""
+        """The fields as plain JSON values."""
         return dict(vars(self))
 
 
@@ -35,7 +35,7 @@ OWN_EXPERTS = "gate"
 
 @dataclass
 class _Sums:
-    """Over one task's examples: each expert's probability mass and first choices, the entropies in nats, how many examples."""
+    """Sums over a task's examples: each expert's probability mass and argmax counts, entropies in nats, number of examples."""
 
     mass: Tensor
     chosen: Tensor
@@ -68,7 +68,7 @@ class GateMeter:
         """Read what the last forward pass left in every layer; `own` is p(m|x) ``[B, experts]`` of the learner's own experts."""
         for name, layer in self.layers.items():
             log_probabilities = layer.gate_log_probabilities
-            if log_probabilities is None:  # one expert: it serves everything
+            if log_probabilities is None:  # a single expert has no gate
                 one = torch.ones(1, dtype=torch.float64)
                 self._sums[name][-1] = _Sums(one, one, count=1)
             else:
@@ -99,5 +99,5 @@ class GateMeter:
 
 
 def _widened(values: Tensor, experts: int) -> Tensor:
-    """Of at least this many experts: those that were not there have nothing."""
+    """Values of at least `experts` experts, padded with zeros."""
     return F.pad(values, (0, max(0, experts - len(values))))

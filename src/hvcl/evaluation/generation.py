@@ -36,11 +36,11 @@ class Generates(Protocol):
         ...
 
     def generate(self, count: int, seed: int) -> tuple[Generated, Tensor | None]:
-        """Generated examples from a random state of their own; in Task-IL the heads to ask about them."""
+        """Generated examples from a random state of their own; in Task-IL with the heads to classify them by."""
         ...
 
     def reconstruct(self, x: Tensor) -> Tensor:
-        """Inputs as the generator gives them back."""
+        """The generator's reconstructions of inputs."""
         ...
 
     def features(self, x: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Generates(Protocol):
         ...
 
     def predict(self, x: Tensor, task: Tensor | None = None) -> Tensor:
-        """Class probabilities."""
+        """Class probabilities ``[B, outputs]``."""
         ...
 
 

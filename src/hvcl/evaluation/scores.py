@@ -29,12 +29,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A learner's score on every task, what its gates know, and what its generator is worth."""
+    """A learner's score on every task, the information measures of its gates, and the scores of its generator."""
 
     scores: list[Score]
     layers: dict[str, LayerInformation]
     generation: Generation | None = None
-    """What it generates, if it does; None before any learning."""
+    """Scores of the generator; None without one, and before any learning."""
 
     @property
     def accuracies(self) -> list[float]:

@@ -1,4 +1,4 @@
-"""What turns inputs into feature vectors, once and for all."""
+"""The interface of feature maps: inputs become feature vectors by a function that is fixed once it is fitted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hvcl.core.errors import InputError, RunError
 class FeatureMap(ABC):
     r"""A map phi from inputs ``[B, *input_shape]`` to features ``[B, features]`` that is fixed once it is fitted.
 
-    Exact recursions need a phi that never changes. A map may look at the first examples of a stream (`fit`): to take patches
+    Exact recursions need a phi that never changes. A map may use the first examples of a stream (`fit`): to take patches
     from them, and to bring its features to mean zero and variance one *on these examples*, which is an affine change of
     coordinates that makes sums over the stream well conditioned in float32. From then on it is frozen.
 
@@ -34,7 +34,7 @@ class FeatureMap(ABC):
 
     @torch.no_grad()
     def fit(self, x: Tensor) -> None:
-        """Learn all that this map learns, from the first examples of a stream ``[n, *input_shape]``. Only once."""
+        """Fit the map to the first examples of a stream ``[n, *input_shape]``; a second call raises `InputError`."""
         if self.fitted:
             raise InputError("this feature map is fitted already, and must not change any more: build a new one")
         self._check(x)
@@ -54,8 +54,13 @@ class FeatureMap(ABC):
         self._check(x)
         return self._finite(self._compute(x).sub_(self.state["shift"]).mul_(self.state["scale"]))
 
+    def require_inputs(self, input_shape: tuple[int, ...]) -> None:
+        """Raise `InputError` unless the map takes inputs of this shape."""
+        if self.input_shape != tuple(input_shape):
+            raise InputError(f"the feature map takes {self.input_shape}, the problem's inputs are {tuple(input_shape)}")
+
     def _prepare(self, x: Tensor) -> None:
-        """Fit what `_compute` needs, into `state`."""
+        """Fit what `_compute` needs, and put it into `state`."""
 
     @abstractmethod
     def _compute(self, x: Tensor) -> Tensor:
@@ -76,11 +81,11 @@ class FeatureMap(ABC):
         return phi
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that was fitted; empty before that."""
+        """All fitted tensors; empty before `fit`."""
         return dict(self.state)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on with what was fitted elsewhere."""
+        """Restore what `state_dict` returned; `RunError` if it does not fit this map, or the map is fitted to something else."""
         shift = state.get("shift")
         if state and (shift is None or shift.shape != (self.features,)):
             raise RunError("the saved feature map does not fit this one: was it made with other settings?")

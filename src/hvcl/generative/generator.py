@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from hvcl.generative.latent import Asked, nothing_learned
+from hvcl.generative.latent import Conditions, nothing_learned
 from hvcl.generative.vae import Generated, MoVEVAE
 from hvcl.layers import consolidate
 from hvcl.objective import Objective
@@ -23,9 +23,9 @@ class Generator:
 
     For a batch of current examples followed by replayed ones, with weights w that sum to 1,
 
-        loss = - sum_i w_i ELBO(x_i) + (what the layers pay, see `Objective`).
+        loss = - sum_i w_i ELBO(x_i) + (the terms of the layers, see `Objective`).
 
-    Layers without priors pay nothing: then it is an ordinary VAE.
+    Layers without priors have no terms: then it is an ordinary VAE.
 
     Args:
         vae: a new VAE.
@@ -62,7 +62,7 @@ class Generator:
         consolidate(self.vae)
 
     def state_dict(self) -> dict[str, Any]:
-        """VAEs, optimiser, schedules."""
+        """The VAE, those of past tasks, the optimiser and the schedules."""
         return {
             "vae": dict(self.vae.state_dict()),
             "past": [dict(vae.state_dict()) for vae in self.past],
@@ -71,7 +71,7 @@ class Generator:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         self.vae.load_state_dict(state["vae"])
         self.past = [frozen(self.vae) for _ in state["past"]]
         for vae, past in zip(self.past, state["past"], strict=True):
@@ -100,11 +100,11 @@ def frozen_from(network: Network, state: Mapping[str, Tensor] | None) -> Network
 
 
 def sample_from(
-    vaes: Sequence[MoVEVAE], count: int, *, condition: Asked = None, expert: int | None = None
+    vaes: Sequence[MoVEVAE], count: int, *, condition: Conditions = None, expert: int | None = None
 ) -> tuple[Generated, Tensor]:
     """`count` inputs from some VAEs, each in proportion to the examples it has seen, and the number of the VAE of each.
 
-    As with `MoVEVAE.sample`, some conditions or an expert can be asked for; then the examples of those are what counts.
+    As with `MoVEVAE.sample`, conditions or an expert can be given; then only the examples of those count.
     """
     if len(vaes) == 1:
         return vaes[0].sample(count, condition=condition, expert=expert), torch.zeros(count, dtype=torch.long)

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
 
-Asked = int | Sequence[int] | None
-"""A condition, any of several, or all."""
+Conditions = int | Sequence[int] | None
+"""Restricts generation to a condition, or to any of several; None: all."""
 
 MEMORY = 1000
-"""Examples of a condition that the running average of its experts looks back on."""
+"""Length in examples of the running average of a condition's experts."""
 
 
 class Latent(NamedTuple):
@@ -32,7 +32,7 @@ class Latent(NamedTuple):
 class LatentPrior(nn.Module):
     r"""p(z) = sum_k pi_k N(mu_k, sigma_k^2): one component for each pair of a condition and an expert of the mean layer.
 
-    An example's component is known: its condition is told (its class, or nothing), and its expert is the one that the gate of
+    An example's component is known: its condition is given (its class, or nothing), and its expert is the one that the gate of
     the mean layer chose. This is the paper's mixture reading of the latent variable, whose components exclude each other, so
     that the divergence stays one of two Gaussians,
 
@@ -43,7 +43,7 @@ class LatentPrior(nn.Module):
     variances that are learned with everything else from the ELBO: its optimum is the component's share of the aggregated
     posterior, so a component generates what its expert (or class) encodes. The weights are pi_k = (share of the condition) *
     (share of the expert within it): the first are counts of the stream's examples, which only add up; the second a running
-    average, for gates learn and change their minds.
+    average, since gates change as they learn.
     """
 
     mean: Tensor
@@ -98,25 +98,25 @@ class LatentPrior(nn.Module):
         self.examples += torch.bincount(component[:new] // self.experts, minlength=self.conditions)
 
     def forget(self) -> None:
-        """Count anew: what comes next is told apart from what came before."""
+        """Restart the counts of examples: the next ones are of another task."""
         self.examples.zero_()
 
-    def mass(self, condition: Asked = None, expert: int | None = None) -> Tensor:
-        """pi, not normalised, ``[conditions, experts]``; zero outside of the conditions and the expert that are asked for."""
+    def mass(self, condition: Conditions = None, expert: int | None = None) -> Tensor:
+        """pi, not normalised, ``[conditions, experts]``; zero outside of the given conditions and expert."""
         conditions = [condition] if isinstance(condition, int) else condition
         experts = None if expert is None else [expert]
         table = self.examples.unsqueeze(1) * self.usage
-        for name, asked, dimension in (("condition", conditions, 0), ("expert", experts, 1)):
-            if asked is None:
+        for name, given, dimension in (("condition", conditions, 0), ("expert", experts, 1)):
+            if given is None:
                 continue
             limit = table.shape[dimension]
-            if len(asked) == 0 or not all(0 <= one < limit for one in asked):
-                raise InputError(f"{name} must lie between 0 and {limit - 1}, got {', '.join(map(str, asked)) or 'none'}")
-            others = [number for number in range(limit) if number not in asked]
+            if len(given) == 0 or not all(0 <= one < limit for one in given):
+                raise InputError(f"{name} must lie between 0 and {limit - 1}, got {', '.join(map(str, given)) or 'none'}")
+            others = [number for number in range(limit) if number not in given]
             table = table.index_fill(dimension, torch.tensor(others, dtype=torch.long, device=table.device), 0.0)
         return table
 
-    def choose(self, count: int, condition: Asked = None, expert: int | None = None) -> Tensor:
+    def choose(self, count: int, condition: Conditions = None, expert: int | None = None) -> Tensor:
         """`count` components drawn from pi, among those of some conditions, of one expert, or of all."""
         table = self.mass(condition, expert)
         if table.numel() == 1:  # N(0, I) needs no examples
@@ -126,13 +126,13 @@ class LatentPrior(nn.Module):
         return torch.multinomial(table.flatten(), count, replacement=True)
 
     def draw(self, component: Tensor) -> Tensor:
-        """One z from each component."""
+        """One sample of z from each component."""
         mean, log_variance = self.mean[component], self.log_variance[component]
         return mean + (0.5 * log_variance).exp() * torch.randn_like(mean)
 
 
-def nothing_learned(condition: Asked, expert: int | None) -> InputError:
-    """The error for asking for what no example was of."""
+def nothing_learned(condition: Conditions, expert: int | None) -> InputError:
+    """The error for generating from conditions and an expert that have no examples."""
     conditions = condition if condition is None or isinstance(condition, int) else " or ".join(map(str, condition))
-    asked_for = " and ".join(f"{n} {v}" for n, v in (("condition", conditions), ("expert", expert)) if v is not None)
-    return InputError(f"the generator has seen no example{' of ' + asked_for if asked_for else ''}: it cannot make one")
+    given = " and ".join(f"{n} {v}" for n, v in (("condition", conditions), ("expert", expert)) if v is not None)
+    return InputError(f"the generator has seen no example{' of ' + given if given else ''}: it cannot make one")

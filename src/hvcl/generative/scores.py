@@ -1,4 +1,4 @@
-"""How good a generator is, in the eyes of the classifier that learned beside it."""
+"""Scores of generated examples, by the classifier that was trained along with the generator."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def inception_score(probabilities: Tensor, task: Tensor | None = None) -> Incept
     with p(y) the mean answer. It is the mutual information of example and label: high when every example is surely of one class,
     and all classes occur.
 
-    In Task-IL, `task` ``[N]`` says whose head each example was asked about. Heads have labels of their own, so the answers tell
-    the head for sure, which is no merit of the example: score and bound are those within a head, averaged over the examples.
+    In Task-IL, `task` ``[N]`` gives the head that each example was classified by. Heads have labels of their own, so predictions
+    identify the head with certainty, which is no merit of the example: score and bound are those within a head, averaged over
+    the examples.
     """
     if probabilities.dim() != 2 or len(probabilities) == 0:
         raise InputError(f"probabilities must have shape (examples, classes), got {tuple(probabilities.shape)}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
-from hvcl.generative.latent import Asked, Latent, LatentPrior
+from hvcl.generative.latent import Conditions, Latent, LatentPrior
 from hvcl.generative.layers import Layers
 from hvcl.generative.likelihoods import LikelihoodName, make_likelihood
 from hvcl.layers import MoVELayer
@@ -62,7 +62,7 @@ class MoVEVAE(nn.Module):
         hidden: units of the dense layers of the encoder; the decoder has them in reverse.
         channels: channels of the encoder's convolutions, each of which halves the picture.
         likelihood: "bce", "logistic" (discretised, for photographs) or "gaussian" (for inputs that are not pixels).
-        conditions: the number of classes that generation can be asked for; 1 for none.
+        conditions: the number of classes that generation can be conditioned on; 1 for none.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class MoVEVAE(nn.Module):
         return Elbo(reconstruction, self.prior.divergence(latent, component), component)
 
     @torch.no_grad()
-    def sample(self, count: int, *, condition: Asked = None, expert: int | None = None) -> Generated:
-        """Generate inputs, of one condition (or some) or of one expert if asked, in the proportions of what was learned."""
+    def sample(self, count: int, *, condition: Conditions = None, expert: int | None = None) -> Generated:
+        """Generate inputs in the proportions of what was learned, of all or of given conditions or a given expert."""
         if count < 1:
             raise InputError(f"count must be at least 1, got {count}")
         component = self.prior.choose(count, condition, expert)
@@ -189,7 +189,7 @@ def _decoder(
     parts["spread"], parts["spread_act"] = layers.dense(width, math.prod(sizes[-1])), nn.LeakyReLU()
     parts["unflatten"] = nn.Unflatten(1, sizes[-1])
     for i, (small, large) in enumerate(zip(sizes[:0:-1], sizes[-2::-1], strict=True)):
-        # a transposed convolution makes 2 n - 1 of n, and as many more as are asked for
+        # a transposed convolution makes 2 n - 1 of n, and as many more as `output_padding` says
         padding = (large[1] - 2 * small[1] + 1, large[2] - 2 * small[2] + 1)
         parts[f"conv{i}"] = layers.transposed(small[0], large[0], padding)
         if i < len(channels) - 1:

@@ -3,7 +3,8 @@
 from hvcl.learners import methods as _methods  # registers them
 from hvcl.learners.base import Learner
 from hvcl.learners.gradient import GradientConfig, GradientLearner
-from hvcl.learners.methods.exact import Exact, ExactConfig, merge
+from hvcl.learners.merging import merge
+from hvcl.learners.methods.exact import Exact, ExactConfig
 from hvcl.learners.methods.growing import Growing, GrowingConfig
 from hvcl.learners.methods.hvcl import HVCL, HVCLConfig
 from hvcl.learners.registry import Method, create, known_methods, method, register

@@ -1,4 +1,4 @@
-"""Which expert of a growing learner opened when, and what it answers for: the drift report's record."""
+"""A log of which expert of a growing learner opened when, and what it learned from: the drift report's record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ExpertRecord:
 
 
 class ExpertLog:
-    """The records of all experts, written as the stream goes on."""
+    """The records of all experts, updated with every batch."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -35,7 +35,7 @@ class ExpertLog:
         self._records: dict[int, ExpertRecord] = {}
 
     def record(self, step: int, experts: Tensor, y: Tensor) -> None:
-        """In step `step`, the examples with labels `y` ``[B]`` went to `experts` ``[B]``."""
+        """Record that in step `step` the examples with labels `y` ``[B]`` were assigned to `experts` ``[B]``."""
         for expert in experts.unique().tolist():
             mine = y[experts == expert]
             entry = self._records.setdefault(expert, ExpertRecord(expert, step, self.seen))
@@ -50,7 +50,7 @@ class ExpertLog:
         self.seen += len(experts)
 
     def remove(self, experts: Tensor, y: Tensor) -> None:
-        """Examples with labels `y` that had gone to `experts` were unlearned. When they had been learned is not known."""
+        """Record that examples of `experts` with labels `y` were unlearned; the stretches stay, as their steps are not known."""
         for expert, label in zip(experts.tolist(), y.tolist(), strict=True):
             entry = self._records[expert]
             entry.examples -= 1
@@ -60,7 +60,7 @@ class ExpertLog:
         self.seen -= len(experts)
 
     def merge(self, other: ExpertLog, first: int = 0) -> None:
-        """What another log has recorded, as if it had come after this one's; its expert m is this one's `first` + m."""
+        """Append another log as if its steps had followed this one's; its expert m becomes expert `first` + m."""
         steps = 1 + max((last for record in self.records for _, last, _ in record.stretches), default=-1)
         for record in other.records:
             mine = self._records.setdefault(
@@ -75,15 +75,15 @@ class ExpertLog:
 
     @property
     def records(self) -> list[ExpertRecord]:
-        """One record for each expert that has learned from something, in the order of their numbers."""
+        """One record for each expert that has examples, in the order of their numbers."""
         return [self._records[expert] for expert in sorted(self._records)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values only."""
+        """The records as plain JSON values."""
         return {"seen": self.seen, "records": [asdict(record) for record in self.records]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         self.seen = int(state["seen"])
         self._records = {}
         for saved in state["records"]:

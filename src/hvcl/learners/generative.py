@@ -1,16 +1,16 @@
-r"""What learners share that replay generated examples instead of stored ones.
+r"""The base of learners that replay generated examples instead of stored ones.
 
-At a boundary the networks so far are held fast: a generator G of the tasks up to t - 1 and a classifier that labels what it
+At a boundary the networks so far are frozen: a generator G of the tasks up to t - 1 and a classifier that labels what it
 generates. From then on every loss is
 
     L = w * L(current batch) + (1 - w) * L(generated batch),         w the method's `share`,
 
 for the classifier and for the generator alike. No example of the data is kept.
 
-In Class-IL and Domain-IL the labelling classifier answers among the labels that occurred before the boundary; in Task-IL every
-generated example is asked about one head among those seen, drawn at random (or the head of its class, if the generator is told
-classes). Task-free streams tell no boundaries: then a generative gate finds them (`BoundaryFinder`), and a conditional generator
-tells labels apart, not tasks, for their number is not known.
+In Class-IL and Domain-IL the labelling classifier chooses among the labels that occurred before the boundary; in Task-IL every
+generated example is labelled by one head among those seen, drawn at random (or by the head of its class, if the generator is
+class-conditional). Task-free streams announce no boundaries: then a generative gate detects them (`BoundaryDetector`), and a
+conditional generator is conditioned on labels alone, not on tasks, since their number is not known.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from hvcl.core.problem import Problem
 from hvcl.core.random import RandomState
 from hvcl.generative import Generated, Layers, LikelihoodName, MoVEVAE, sample_from
 from hvcl.learners.base import State
-from hvcl.learners.boundaries import BoundaryFinder
+from hvcl.learners.boundaries import BoundaryDetector
 from hvcl.learners.gradient import GradientConfig, GradientLearner, saved_state_fits
 
 
 @dataclass(frozen=True)
 class GenerativeConfig(GradientConfig):
-    """The generator beside the network, whose hidden layers and channels it has in number and size, unless told otherwise."""
+    """The generator beside the network, with the hidden layers and channels of the network unless set otherwise."""
 
     latent: int = 64
     """Dimensions of the VAE's latent variable."""
     likelihood: LikelihoodName = "bce"
-    """What the VAE takes inputs for: bce (pixels in [0, 1]), logistic (discretised, for photographs), gaussian (any numbers)."""
+    """The VAE's model of inputs: bce (pixels in [0, 1]), logistic (discretised, for photographs), gaussian (any numbers)."""
     conditional: bool = False
-    """Tell the generator classes: each (task, label) has a latent Gaussian of its own, and is replayed in its proportion."""
+    """A class-conditional generator: each (task, label) has a latent Gaussian of its own, and is replayed in its proportion."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,15 +70,15 @@ class DistillingConfig(GenerativeConfig):
 
 
 class Replayed(NamedTuple):
-    """Generated examples to learn from again."""
+    """Generated examples for replay."""
 
     x: Tensor
     targets: Tensor
     """Class probabilities ``[n, outputs]``."""
     task: Tensor | None
-    """Task-IL: whose head each is asked."""
+    """Task-IL: the task of the head that each is replayed through."""
     condition: Tensor
-    """What the generator was asked for."""
+    """The condition that each was generated for."""
 
 
 class GenerativeReplay(GradientLearner):
@@ -89,7 +89,7 @@ class GenerativeReplay(GradientLearner):
     def __init__(self, problem: Problem, config: GenerativeConfig, seed: int) -> None:
         super().__init__(problem, config, seed)
         self.finished = 0
-        """Tasks that are over."""
+        """Number of finished tasks."""
         self.seen = torch.zeros(problem.outputs, dtype=torch.bool, device=self.device)
         """Labels that have occurred."""
         self.known = self.seen.clone()
@@ -98,11 +98,11 @@ class GenerativeReplay(GradientLearner):
         """Task-IL: tasks that had occurred at the last boundary."""
         self._tasks_seen: set[int] = set()
         self.replayed: Replayed | None = None
-        """What goes with the current batch."""
-        self.finder = BoundaryFinder(problem.input_shape, seed) if problem.task_examples is None else None
-        """Finds the boundaries that are not told."""
+        """The generated examples that are replayed with the current batch."""
+        self.detector = BoundaryDetector(problem.input_shape, seed) if problem.task_examples is None else None
+        """Detects the boundaries of a task-free stream; None where boundaries are known."""
 
-    # -- what a method says ----------------------------------------------------------------------------------------------------
+    # -- what a method defines -------------------------------------------------------------------------------------------------
 
     @property
     def share(self) -> float:
@@ -116,11 +116,11 @@ class GenerativeReplay(GradientLearner):
 
     @abstractmethod
     def vaes(self) -> Sequence[MoVEVAE]:
-        """What generates all that was learned up to now."""
+        """The VAEs that together generate examples of all that was learned up to now."""
 
     @abstractmethod
     def remember(self) -> None:
-        """A boundary: hold fast what will be replayed."""
+        """At a boundary: keep what replay needs, e.g. frozen copies of the networks."""
 
     @abstractmethod
     def draw(self, count: int) -> Replayed | None:
@@ -136,18 +136,18 @@ class GenerativeReplay(GradientLearner):
         return logits
 
     def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
-        """What the labelling classifier's answers are turned into: by default probabilities, softened by T."""
+        """Targets ``[n, outputs]`` from the labelling classifier's logits: by default probabilities, softened by T."""
         return (logits / self.temperature).softmax(1)
 
     def hard_targets(self, logits: Tensor, condition: Tensor) -> Tensor:
-        """One label for each: the class that the generator was asked for, or else the labelling classifier's first choice."""
+        """One-hot targets: the class that an example was generated for, or else the labelling classifier's prediction."""
         label = condition % self.problem.outputs if self.config.conditional else logits.argmax(1)
         return F.one_hot(label, self.problem.outputs).to(logits)
 
     def replay_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy between targets and softened answers, times T^2: its gradient keeps its size whatever T is.
 
-        Outputs that no target speaks of may be minus infinity.
+        Logits may be minus infinity where the target is 0.
         """
         answers = (logits / self.temperature).log_softmax(1).masked_fill(targets == 0, 0.0)
         return -(self.temperature**2) * (targets * answers).sum(1).mean()
@@ -155,9 +155,9 @@ class GenerativeReplay(GradientLearner):
     # -- learning --------------------------------------------------------------------------------------------------------------
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
-        """One step on the batch and as many generated examples; before it, on a task-free stream, a look for a boundary."""
+        """One step on the batch and as many generated examples; on a task-free stream, boundary detection comes first."""
         self.vaes()[0].check(x)
-        if self.finder is not None and self.finder.crossed(x, y, task):
+        if self.detector is not None and self.detector.crossed(x, y, task):
             self.end_task()
         with self.random.active():
             self.replayed = self.draw(len(x))
@@ -194,7 +194,7 @@ class GenerativeReplay(GradientLearner):
         return torch.cat([x, old.x]), torch.cat([self.share * weights, rest]), conditions
 
     def end_task(self) -> None:
-        """Hold fast what will be replayed, if there is anything yet."""
+        """Keep what replay needs, if any example was seen yet."""
         super().end_task()
         if not bool(self.seen.any()):
             return
@@ -208,16 +208,16 @@ class GenerativeReplay(GradientLearner):
 
     @property
     def tasks_apart(self) -> int:
-        """Tasks that one VAE tells apart: with boundaries (task, label) is what a class is in training."""
+        """Tasks that one VAE distinguishes: where boundaries are known its classes are pairs (task, label)."""
         return len(self.problem.task_examples) if self.problem.task_examples else 1
 
     @property
     def conditions(self) -> int:
-        """What one VAE can be asked for."""
+        """Number of conditions of one VAE."""
         return self.tasks_apart * self.problem.outputs if self.config.conditional else 1
 
     def condition(self, y: Tensor) -> Tensor | None:
-        """What examples of the current task are to the generator."""
+        """The conditions of examples of the current task; None if the generator is not conditional."""
         if not self.config.conditional:
             return None
         return min(self.finished, self.tasks_apart - 1) * self.problem.outputs + y
@@ -225,7 +225,7 @@ class GenerativeReplay(GradientLearner):
     # -- generating ------------------------------------------------------------------------------------------------------------
 
     def new_vae(self, layers: Layers | None = None, hidden: tuple[int, ...] | None = None) -> MoVEVAE:
-        """A VAE for the problem, of plain layers unless told otherwise, with the network's hidden layers unless given others."""
+        """A VAE for the problem, by default of plain layers and with the hidden layers of the network."""
         config = self.config
         vae = MoVEVAE(
             self.problem.input_shape,
@@ -249,7 +249,7 @@ class GenerativeReplay(GradientLearner):
             return Replayed(generated.x, self.targets(logits, generated.condition), task, generated.condition)
 
     def _heads_for(self, generated: Generated, heads: Tensor) -> Tensor | None:
-        """Task-IL: the head of the class that was asked for, else one of `heads`."""
+        """Task-IL: the head of the class that each was generated for, else a random one of `heads`."""
         if self._heads is None:
             return None
         if self.config.conditional:
@@ -258,14 +258,14 @@ class GenerativeReplay(GradientLearner):
 
     @property
     def latent_experts(self) -> int:
-        """Experts of the latent mean."""
+        """Number of experts of the latent mean."""
         return self.vaes()[0].experts
 
     @torch.no_grad()
     def generate(
         self, count: int, seed: int, *, label: int | None = None, expert: int | None = None
     ) -> tuple[Generated, Tensor | None]:
-        """What the generator makes now, from a random state of its own; in Task-IL with heads to ask about it.
+        """Generated examples, from a random state of their own; in Task-IL with the heads to classify them by.
 
         Args:
             count: how many inputs.
@@ -276,7 +276,7 @@ class GenerativeReplay(GradientLearner):
         condition = None
         if label is not None:
             if not self.config.conditional:
-                raise InputError("this generator was not told labels, so none can be asked for: set conditional=True")
+                raise InputError("this generator cannot generate a given label: set conditional=True")
             if not 0 <= label < self.problem.outputs:
                 raise InputError(f"label must lie between 0 and {self.problem.outputs - 1}, got {label}")
             condition = range(label, self.conditions, self.problem.outputs)
@@ -308,17 +308,17 @@ class GenerativeReplay(GradientLearner):
     # -- state -----------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """As any network's, and what was seen."""
+        """As any network's, the tasks and labels that were seen, and the boundary detector."""
         own = {"finished": self.finished, "seen": self.seen, "known": self.known, "heads": self.heads}
-        finder = None if self.finder is None else self.finder.state_dict()
-        return super().state_dict() | own | {"tasks_seen": sorted(self._tasks_seen), "finder": finder}
+        detector = None if self.detector is None else self.detector.state_dict()
+        return super().state_dict() | own | {"tasks_seen": sorted(self._tasks_seen), "finder": detector}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         with saved_state_fits():
-            if self.finder is not None:
-                self.finder.load_state_dict(state["finder"])
+            if self.detector is not None:
+                self.detector.load_state_dict(state["finder"])
             self.finished = int(state["finished"])
             self.seen, self.known = (state[name].to(self.device, copy=True) for name in ("seen", "known"))
             self.heads, self._tasks_seen = state["heads"].clone(), {int(task) for task in state["tasks_seen"]}

@@ -145,7 +145,7 @@ class GradientLearner(Learner):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         with saved_state_fits():
             self.network.load_state_dict(state["network"])
             load_optimizer_state(self.optimizer, state["optimizer"])

@@ -5,8 +5,8 @@ Once a task is over, moving a weight w_i away from an anchor costs its importanc
     loss + factor * strength * sum_i importance_i (w_i - anchor_i)^2 .
 
 The methods differ in how they measure the importance. All parameters are penalised; in Task-IL the heads of other tasks have an
-importance of zero, since nothing depends on them. Task-free streams tell no boundary: then nothing is ever anchored, and the
-methods are naive training.
+importance of zero, since nothing depends on them. Task-free streams announce no boundaries: then nothing is ever anchored, and
+the methods are naive training.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class Quadratic:
         self.rest = 0.0
 
     def state_dict(self) -> State:
-        """For a checkpoint."""
+        """Importances, centres and the constant."""
         return {"importance": self.importance, "centre": self.centre, "rest": self.rest}
 
     def load_state_dict(self, state: State, device: torch.device) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         self.importance = {name: value.to(device) for name, value in state["importance"].items()}
         self.centre = {name: value.to(device) for name, value in state["centre"].items()}
         self.rest = float(state["rest"])
@@ -126,7 +126,7 @@ class QuadraticLearner(GradientLearner):
         return super().state_dict() | {"penalty": self.penalty.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.penalty.load_state_dict(state["penalty"], self.device)
 
@@ -164,6 +164,6 @@ class MeasuredLearner(QuadraticLearner):
         return super().state_dict() | {"data": self.data.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.data.load_state_dict(state["data"])

@@ -1,4 +1,4 @@
-"""What learners share whose network is one mean-field Gaussian: single-expert MoVE layers, with variational biases."""
+"""The base of learners with a mean-field Gaussian over the weights: single-expert MoVE layers, with variational biases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VariationalConfig(GradientConfig):
     initial_sigma: float = 0.1
     """Posterior sigma at the start, as a fraction of the He standard deviation."""
     num_data: int = 10_000
-    """Examples that stand for a task where the stream does not tell their number (task-free)."""
+    """N_t on a task-free stream, where the number of examples of a task is not known."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,7 +47,7 @@ class VariationalBias(nn.Module):
             self.bias.posterior.rho.copy_(layer.posterior.rho.flatten()[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's answer, shifted."""
+        """The layer's output plus a sample of the bias."""
         answer: Tensor = self.layer(x)
         shift: Tensor = self.bias(x.new_ones(len(x), 1))
         return answer + shift.view(*shift.shape, *[1] * (answer.dim() - 2))
@@ -76,12 +76,11 @@ class VariationalLearner(GradientLearner):
 
     @property
     def task_examples(self) -> int:
-        """N_t: told by the stream, else the stated constant."""
-        told = self.problem.task_examples
-        return told[min(self.task, len(told) - 1)] if told else self.config.num_data
+        """N_t: the number of examples of the current task where it is known, else `num_data`."""
+        return self.problem.examples_of(self.task) or self.config.num_data
 
     def end_task(self) -> None:
-        """On to the next task."""
+        """The next batches belong to the next task."""
         self.task += 1
 
     def state_dict(self) -> State:
@@ -89,6 +88,6 @@ class VariationalLearner(GradientLearner):
         return super().state_dict() | {"task": self.task}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.task = int(state["task"])

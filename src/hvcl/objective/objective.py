@@ -41,9 +41,9 @@ class Objective:
         conditional_entropy: w_c; positive values make the gate certain.
         marginal_entropy: w_m; positive values prefer fewer experts, negative values spread the load.
         diversity: w_d; positive values push the experts' parameters apart.
-        diversity_every: the diversity looks at parameters only, which move slowly: it is computed on every n-th call, with
+        diversity_every: the diversity depends on parameters only, which move slowly: it is computed on every n-th call, with
             n times the weight. 1 computes it always.
-        others: weights of terms that modules of your own add, by name.
+        others: weights of terms that custom modules add, by name.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Objective:
         return {"schedules": {name: schedule.state_dict() for name, schedule in self.schedules.items()}, "calls": self.calls}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         for name, schedule in self.schedules.items():
             schedule.load_state_dict(state["schedules"][name])
         self.calls = int(state["calls"])

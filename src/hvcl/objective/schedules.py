@@ -16,14 +16,14 @@ class Schedule(ABC):
         """The weight at `progress`, the fraction of the current task that is done (0 at its start, 1 at its end)."""
 
     def observe(self, nats: float) -> None:
-        """Told the term's unweighted value in nats after every step; schedules that do not adapt ignore it."""
+        """Adapt to the term's unweighted value in nats, after every step; schedules that do not adapt ignore it."""
 
     def state_dict(self) -> dict[str, float]:
-        """What is needed to go on after a resume."""
+        """The adapted state; empty for schedules that do not adapt."""
         return {}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
 
 
 class Constant(Schedule):
@@ -34,7 +34,7 @@ class Constant(Schedule):
         self.beta = beta
 
     def value(self, progress: float) -> float:
-        """beta."""
+        """beta, whatever the progress."""
         return self.beta
 
 
@@ -90,11 +90,11 @@ class TargetInformation(Schedule):
             self.log_beta = min(max(self.log_beta + step, self.RANGE[0]), self.RANGE[1])
 
     def state_dict(self) -> dict[str, float]:
-        """log beta."""
+        """The current log beta."""
         return {"log_beta": self.log_beta}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from the saved log beta."""
+        """Restore what `state_dict` returned."""
         self.log_beta = float(state["log_beta"])
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hvcl.core.errors import InputError
-from hvcl.posteriors.matrix_normal import MatrixNormal, Posterior
+from hvcl.posteriors.evidence import Posterior
+from hvcl.posteriors.matrix_normal import MatrixNormal
 
 FREEDOM = 10
 """Degrees of freedom of the Student t that stands for a class."""
@@ -22,7 +23,7 @@ class ClassHead:
     r"""Classes by a matrix-normal posterior (`MatrixNormal`) over regression on their indicators.
 
     A class exists from its first example on. The regression gives every input one score a class, :math:`f = M^T \phi + b`. In the
-    space of scores every class is a cloud with a mean of its own and a covariance that all share, which follow
+    space of scores every class has a mean of its own and a covariance that all share, which follow
     from the same sums, and Bayes' rule gives the probabilities:
 
     .. math:: p(c|\phi) \propto n_c\, t_\nu(f; m_c, S)^\tau, \quad m_c = e_c - \frac{e_c - \bar f_c}{1 - h},
@@ -42,7 +43,7 @@ class ClassHead:
 
     @property
     def classes(self) -> int:
-        """Classes so far."""
+        """Number of classes so far."""
         return self.model.outputs
 
     @property
@@ -115,9 +116,9 @@ class ClassHead:
         return means, vectors[:, used] * values[used].rsqrt()
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums."""
+        """The sums of the regression."""
         return self.model.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         self.model.load_state_dict(state)

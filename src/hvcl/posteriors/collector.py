@@ -21,7 +21,7 @@ Offer = tuple[int, str, Any]
 
 
 class Collector:
-    """Whose optimiser applies a posterior's gradients, and what has been collected for it so far.
+    """The gradients of a posterior that were collected so far, and the optimiser that will apply them.
 
     Copies and pickles of a module start without one: they belong to no optimiser.
     """

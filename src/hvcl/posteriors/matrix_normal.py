@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hvcl.core.errors import InputError, RunError
+from hvcl.posteriors.evidence import CentredSums, Posterior, most_evident_posterior, posterior_given
 
 PANEL = 2048
 """Rows of the second moments that are updated at once; only columns up to the diagonal are kept."""
 
 DOUBLE = 4096
 """Up to so many features the posterior is computed in double precision, above in single precision and refined."""
-
-EXACT_TRACE = 2048
-"""Up to so many features the trace of the posterior covariance is exact, above it is estimated with fixed random probes."""
-
-PROBES = 64
-
-RIDGES = range(-20, 41)
-"""Powers of two that the ridge is chosen from."""
 
 
 class MatrixNormal:
@@ -40,16 +31,8 @@ class MatrixNormal:
     posterior is the same whatever the order of the examples, two posteriors `merge` by addition, and examples can be taken out
     again (`remove`). Sums of second moments are kept in single precision, lower triangle only; all others in double precision.
 
-    The ridge :math:`\lambda` (prior precision over noise precision) and :math:`\sigma^2` maximise the evidence, unless a ridge is
-    given: for every :math:`\lambda` the best noise is :math:`\sigma_c^2 = (\sum (y_c - \bar y_c)^2 - B_c^T M_c) / (n - 1)` (b
-    takes one example away: with n there, the evidence of more features than examples would only rise towards a ridge of zero),
-    and the evidence has its maximum where
-
-    .. math:: C \gamma = \lambda \sum_c |M_c|^2 / \sigma_c^2, \qquad \gamma = F - \lambda\, tr\, U,
-
-    with F features and C outputs; :math:`\gamma` counts the directions that the data determine. A power of two next to it is
-    taken. Should there be several maxima, it is the one that a search from n / 128 meets: where the search begins and ends
-    depends on the sums alone, not on the posteriors that were computed on the way.
+    The ridge :math:`\lambda` (prior precision over noise precision) and :math:`\sigma^2` maximise the evidence
+    (`hvcl.posteriors.evidence`), unless a ridge is given.
 
     Args:
         features: F.
@@ -75,11 +58,11 @@ class MatrixNormal:
 
     @property
     def outputs(self) -> int:
-        """C."""
+        """C, the number of outputs so far."""
         return len(self.target_sum)
 
     def grow(self, outputs: int) -> None:
-        """Have at least so many outputs; new ones were zero in all examples so far."""
+        """Append outputs until there are `outputs`; new ones were zero in all examples so far."""
         more = outputs - self.outputs
         if more > 0:
             pad = torch.nn.functional.pad
@@ -137,7 +120,7 @@ class MatrixNormal:
         """
         typical = sum(float(panel[:, i * PANEL :].diagonal().sum()) for i, panel in enumerate(before)) / self.features
         rounding = (1e-5 + _resolution(self.features)) * typical * self.peak / max(count, 1) + 1e-30
-        moments = self._centred().double()
+        moments = self._centred_moments().double()
         if not self.count:
             if float(moments.diagonal().abs().mean()) > rounding:
                 return False
@@ -183,7 +166,7 @@ class MatrixNormal:
 
     # -- the posterior ----------------------------------------------------------------------------------------------------
 
-    def _centred(self) -> Tensor:
+    def _centred_moments(self) -> Tensor:
         """A, both triangles."""
         dtype = torch.float64 if self.features <= DOUBLE else torch.float32
         full = torch.empty(self.features, self.features, dtype=dtype)
@@ -202,78 +185,23 @@ class MatrixNormal:
         if self._posterior is None:
             if not self.count:
                 raise InputError("there is no posterior before the first example")
-            self._posterior = self._solve()
+            sums = self._centred_sums()
+            self._posterior = most_evident_posterior(sums) if self.ridge is None else posterior_given(self.ridge, sums)
         return self._posterior
 
-    def _solve(self) -> Posterior:
-        moments = self._centred()
+    def _centred_sums(self) -> CentredSums:
         cross = self.cross - torch.outer(self.feature_sum, self.target_sum / self.count)
         spread = self.target_square.diagonal() - self.target_sum.square() / self.count
-        # an output that never varied tells nothing: what is left there is rounding
+        # an output that never varied carries no information: what is left there is rounding
         constant = spread <= 1e-12 * self.target_square.diagonal()
         spread[constant], cross[:, constant] = 0, 0
-        tried: dict[int, Posterior] = {}
-
-        def slope(power: int) -> float:
-            """Derivative of the evidence with respect to log(lambda), times two."""
-            if power not in tried:
-                # factors are as large as the moments themselves: keep two, the search ends at one of the last two
-                for other in list(tried.values())[:-1]:
-                    other.factor = None
-                tried[power] = self._given(2.0**power, moments, cross, spread)
-            return tried[power].slope
-
-        if self.ridge is not None:
-            return self._given(self.ridge, moments, cross, spread)
-        power = _root(slope, round(math.log2(self.count / 128)))
-        if tried[power].factor is None:
-            tried[power] = self._given(2.0**power, moments, cross, spread)
-        return tried[power]
-
-    def _given(self, ridge: float, moments: Tensor, cross: Tensor, spread: Tensor) -> Posterior:
-        """The posterior for one ridge."""
-        factor = _cholesky(moments, ridge)
-        weights = torch.cholesky_solve(cross.to(factor.dtype), factor).double()
-        if factor.dtype != torch.float64:
-            for _ in range(2):
-                weights += torch.cholesky_solve(_residual(moments, ridge, weights, cross).to(factor.dtype), factor)
-        varied = spread > 0
-        free = max(self.count - 1, 1)
-        explained, size = (cross * weights).sum(0), ridge * weights.square().sum(0)
-        # the errors of learned examples are what is left beyond `size`; where they vanish, rounding must not make them negative
-        noise = torch.maximum(spread - explained, size).clamp_min(1e-9 * spread) / free
-        effective = self.features - ridge * self._trace(factor)
-        pull = (size[varied] / noise[varied]).sum()
-        outputs = int(varied.sum())
-        log_determinant = 2 * float(factor.diagonal().double().log().sum()) - self.features * math.log(ridge)
-        log_likelihood = free * float((2 * math.pi * noise[varied]).log().sum() + outputs)
-        evidence = -0.5 * (log_likelihood + outputs * (log_determinant + math.log(self.count)))
-        return Posterior(
-            count=self.count,
-            ridge=ridge,
-            weights=weights,
-            intercept=self.target_sum / self.count,
-            feature_mean=self.feature_sum / self.count,
-            noise=noise,
-            effective=effective,
-            evidence=evidence,
-            slope=outputs * effective - float(pull),
-            factor=factor,
-        )
-
-    def _trace(self, factor: Tensor) -> float:
-        """tr U from the Cholesky factor."""
-        if self.features <= EXACT_TRACE:
-            columns = torch.eye(self.features, dtype=factor.dtype)
-            return float(torch.linalg.solve_triangular(factor, columns, upper=False).square().sum())
-        random = torch.Generator().manual_seed(0)
-        probes = torch.randint(0, 2, (self.features, PROBES), generator=random).to(factor.dtype).mul_(2).sub_(1)
-        return float(torch.linalg.solve_triangular(factor, probes, upper=False).square_().sum(dtype=torch.float64)) / PROBES
+        means = self.feature_sum / self.count, self.target_sum / self.count
+        return CentredSums(self.count, *means, self._centred_moments(), cross, spread)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums."""
+        """All sums over the examples."""
         return {
             "count": self.count,
             "peak": self.peak,
@@ -285,7 +213,7 @@ class MatrixNormal:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned; `RunError` if it has another number of features."""
         shapes = [panel.shape for panel in self.panels]
         if [panel.shape for panel in state["panels"]] != shapes:
             raise RunError(f"the saved sums are not of {self.features} features: were they made with other settings?")
@@ -296,97 +224,12 @@ class MatrixNormal:
         self._posterior = None
 
 
-@dataclass
-class Posterior:
-    """A matrix-normal posterior, and what it predicts."""
-
-    count: int
-    """Examples that it has seen."""
-    ridge: float
-    """lambda."""
-    weights: Tensor
-    """M ``[F, C]``."""
-    intercept: Tensor
-    """Mean target ``[C]``, predicted at the mean feature."""
-    feature_mean: Tensor
-    noise: Tensor
-    """sigma^2 of every output ``[C]``."""
-    effective: float
-    """gamma, the number of directions that the data determine."""
-    evidence: float
-    """Log evidence in nats, of the outputs that varied."""
-    slope: float
-    """Twice the evidence's derivative with respect to log(lambda)."""
-    factor: Tensor | None
-    """Lower Cholesky factor of A + lambda I."""
-
-    def mean(self, phi: Tensor) -> Tensor:
-        """Predicted targets ``[B, C]`` for features ``[B, F]``."""
-        weights = self.weights.to(phi.dtype)
-        return phi @ weights + (self.intercept - self.feature_mean @ self.weights).to(phi.dtype)
-
-    def variance(self, phi: Tensor) -> Tensor:
-        r"""Variance ``[B, C]`` with the noise: :math:`\sigma_c^2 (1 + 1/n + (\phi - \bar\phi)^T U (\phi - \bar\phi))`."""
-        assert self.factor is not None
-        centred = (phi.double() - self.feature_mean).to(self.factor.dtype)
-        distance = torch.linalg.solve_triangular(self.factor, centred.T, upper=False).square_().sum(0).double()
-        variance: Tensor = (1 + 1 / self.count + distance).unsqueeze(1) * self.noise
-        return variance.to(phi.dtype)
-
-
 def _check_finite(name: str, values: Tensor) -> None:
     # of the squares: what overflows in the sums of products would spoil them for good
     if not bool(torch.isfinite(values.float().square().sum())):
         raise InputError(f"{name} hold NaN, infinite or far too large values: clean the data before learning")
 
 
-def _cholesky(moments: Tensor, ridge: float) -> Tensor:
-    factor: Tensor
-    matrix = moments.clone()
-    matrix.diagonal().add_(ridge)
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    if int(failed) and moments.dtype != torch.float64:
-        matrix = moments.double()
-        matrix.diagonal().add_(ridge)
-        factor, failed = torch.linalg.cholesky_ex(matrix)
-    # rounding of the sums outweighs so small a ridge: what the sums cannot resolve is noise
-    floor = 1e-6 * float(moments.diagonal().mean())
-    while int(failed):
-        matrix.diagonal().add_(floor)
-        factor, failed = torch.linalg.cholesky_ex(matrix)
-        floor = max(2 * floor, torch.finfo(torch.float32).tiny)
-    return factor
-
-
 def _resolution(features: int) -> float:
     """Rounding of sums in single precision, as a multiple of the mean diagonal: an eigenvalue may be as large as the trace."""
     return 4 * torch.finfo(torch.float32).eps * features
-
-
-def _residual(moments: Tensor, ridge: float, weights: Tensor, cross: Tensor) -> Tensor:
-    """B - (A + lambda I) W in double precision."""
-    rest = cross - ridge * weights
-    for first in range(0, len(moments), PANEL):
-        rows = slice(first, first + PANEL)
-        rest[rows] -= moments[rows].double() @ weights
-    return rest
-
-
-def _root(slope: Callable[[int], float], start: int) -> int:
-    """The power next to where a function of the power falls through zero, found from `start`."""
-    low, high = RIDGES[0], RIDGES[-1]
-    power, stride = min(max(start, low), high), 1
-    if slope(power) > 0:
-        below = power
-        while below < high and slope(min(below + stride, high)) > 0:
-            below, stride = min(below + stride, high), 2 * stride
-        above = min(below + stride, high)
-    else:
-        above = power
-        while above > low and slope(max(above - stride, low)) <= 0:
-            above, stride = max(above - stride, low), 2 * stride
-        below = max(above - stride, low)
-    while above - below > 1:
-        middle = (below + above) // 2
-        below, above = (middle, above) if slope(middle) > 0 else (below, middle)
-    return below if abs(slope(below)) < abs(slope(above)) else above

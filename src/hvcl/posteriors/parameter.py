@@ -1,4 +1,4 @@
-"""Parameters whose gradients are collected, and how everybody else sees them."""
+"""Parameters whose gradients are collected, and made available in `.grad` on demand."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _GRAD: Any = torch.Tensor.grad
 """The attribute itself, whatever a subclass makes of it."""
 
 _posteriors: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""Whose parameter it is; not an attribute, so that copies and pickles have none."""
+"""The posterior of each parameter; not an attribute, so that copies and pickles have none."""
 
 
 @plain_tensor
 class CollectedParameter(nn.Parameter):
-    """A parameter whose gradient is collected elsewhere until somebody reads `.grad`.
+    """A parameter whose gradient is collected elsewhere until `.grad` is read.
 
     Then it is multiplied out, everything that belongs to it (KL and diversity included) is added up, and it stays in `.grad`, as
     autograd would have left it: gradient clipping, scalers, hooks and loggers see it and may change it. The optimiser goes on

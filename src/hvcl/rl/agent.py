@@ -40,7 +40,7 @@ class AgentConfig:
 
 
 class Agent(ABC):
-    """Acts, learns from what happens, and is told when a task begins and ends.
+    """Acts in environments and learns from transitions; the training loop announces where tasks begin and end.
 
     It knows no environment and no file format of a run. All that it remembers is in its `state_dict`: an agent that loads it goes
     on bit-identically.
@@ -63,27 +63,27 @@ class Agent(ABC):
 
     @abstractmethod
     def act(self, observations: Array) -> Array:
-        """Actions ``[n, A]`` for observations ``[n, D]``, with whatever is tried out in learning."""
+        """Actions ``[n, A]`` for observations ``[n, D]``, with the exploration of training."""
 
     @abstractmethod
     def observe(self, transitions: Transitions) -> Terms:
-        """Learn from what one step has led to; the named terms of the loss, empty if nothing was learned in this step."""
+        """Learn from the transitions of one step; returns the named terms of the loss, empty without an update."""
 
     @abstractmethod
     def predict(self, observations: Array, task: int | None = None) -> Array:
-        """Actions ``[n, A]`` for observations ``[n, D]``, with nothing tried out. Leaves the agent as it was.
+        """Actions ``[n, A]`` for observations ``[n, D]``, without exploration. Does not change the agent.
 
-        Agents with a head for every task need `task`; the others do not look at it.
+        Agents with a head for every task need `task`; the others ignore it.
         """
 
     def on_task_start(self, task: int, steps: int) -> None:
-        """Task number `task` begins, for so many steps. Task-free agents do not look at it."""
+        """Task number `task` begins and lasts for `steps` steps. Task-free agents ignore it."""
 
     def on_task_end(self) -> None:
-        """The task is over."""
+        """The current task ends: a method consolidates here. Task-free agents ignore it."""
 
     def learn(self, tasks: TaskSequence, steps: int, environments: int = 1) -> list[Stage]:
-        """Learn tasks one after another, so many steps each; what each brought, with an evaluation of all seen so far.
+        """Learn tasks one after another, `steps` steps each; returns a stage for each, with an evaluation on all tasks so far.
 
         For evaluations in between, hooks and resuming there is `hvcl.rl.run`.
         """
@@ -105,10 +105,10 @@ class Agent(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
 
     def usage(self, observations: Array) -> dict[str, list[float]]:
-        """For every layer that has experts, the share of these observations that each of them answers for; empty without."""
+        """For every layer that has experts, the share of these observations that each of them serves; empty without."""
         return {}
 
     def save(self, path: Path) -> None:
@@ -116,7 +116,7 @@ class Agent(ABC):
         save_state(path, self.state_dict())
 
     def load(self, path: Path) -> None:
-        """Go on from what `save` wrote; the agent must have been made with the same settings."""
+        """Restore what `save` wrote; `RunError` if the agent was made with other settings."""
         try:
             self.load_state_dict(load_state(path))
         except (KeyError, RuntimeError, ValueError) as error:

@@ -67,7 +67,7 @@ class Padded(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (actions,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """A new episode."""
+        """Begin a new episode; returns the padded observation."""
         observation, info = self.env.reset(seed=seed, options=options)
         return self._pad(observation), info
 
@@ -122,7 +122,7 @@ class TaskSequence:
 
     @classmethod
     def of(cls, environments: Iterable[Make | str], name: str = "own") -> TaskSequence:
-        """A sequence of one's own: gymnasium ids, or functions that make an environment; spaces are padded as needed."""
+        """A custom sequence: gymnasium ids, or functions that make an environment; spaces are padded as needed."""
         return cls(name, own_tasks(environments))
 
     def environment(self, task: int) -> Padded:
@@ -140,7 +140,7 @@ class TaskSequence:
 
 
 def own_tasks(environments: Iterable[Make | str]) -> tuple[Task, ...]:
-    """Tasks of one's own, none of them made yet. There are no references for them: their performance is their return."""
+    """Custom tasks, whose environments are not made yet. There are no reference returns for them: performance is the return."""
     tasks = []
     for number, given in enumerate(environments):
         if not isinstance(given, str) and not callable(given):

@@ -1,4 +1,4 @@
-"""How an agent does in a task when nothing is tried out."""
+"""Evaluation of an agent in a task, without exploration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Outcome:
 
     @property
     def mean(self) -> float:
-        """The mean return."""
+        """Mean return over the episodes."""
         return sum(self.returns) / len(self.returns)
 
 
@@ -36,7 +36,7 @@ def seeds(count: int, *place: int) -> list[int]:
 
 
 def evaluate(agent: Agent, sequence: TaskSequence, task: int, episodes: int, *place: int) -> Outcome:
-    """Whole episodes in new environments of one task, side by side; the agent is left as it was."""
+    """Whole episodes in new environments of one task, side by side; the agent is not changed."""
     environments = [sequence.environment(task) for _ in range(episodes)]
     starts = zip(environments, seeds(episodes, *place, task), strict=True)
     current: dict[int, Array] = {i: environment.reset(seed=seed)[0] for i, (environment, seed) in enumerate(starts)}

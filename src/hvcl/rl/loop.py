@@ -21,12 +21,12 @@ from hvcl.rl.part import Terms
 from hvcl.rl.replay import Transitions
 
 EVALUATION, TRAINING = 1, 2
-"""What a seed is for."""
+"""The purposes of seeds, which keep training and evaluation apart."""
 
 
 @dataclass(frozen=True)
 class TrainingProtocol:
-    """How long and how often."""
+    """The length of training, and how often the agent is evaluated."""
 
     steps: int = 60_000
     """Steps of each task, over all its environments."""
@@ -54,7 +54,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage has brought."""
+    """The results of one stage."""
 
     phase: int
     step: int
@@ -70,7 +70,7 @@ class Stage:
 
 
 Watch = Callable[[int, float | None], None]
-"""Told the steps taken in the phase, and the return of the last episode, after every step."""
+"""Called after every step with the steps taken in the phase, and the return of the last episode."""
 
 
 def run(

@@ -16,7 +16,7 @@ from hvcl.ops.held import HeldLayer, held_sums
 from hvcl.posteriors.mean_field import log_softplus
 
 NAMES = ("squares", "magnitudes", "spread")
-"""The sums, in order."""
+"""Names of the three sums, in the order of `regularisers`."""
 
 
 class Hold(nn.Module):

@@ -1,13 +1,13 @@
-r"""Which expert an observation belongs to: Bayes' rule over densities whose statistics only add up.
+r"""A generative gate on observations: p(m|s) by Bayes' rule from densities whose statistics only add up.
 
 With s_d the numbers of an observation, z_d = sign(s_d) log(1 + |s_d|) (large numbers stay small), and every expert m,
 
     p(s|m) = prod_d  pi_md^[s_d != 0] (1 - pi_md)^[s_d = 0]  *  prod_{d: s_d != 0} ( (1 - eps) t_md(z_d) + eps t_0(z_d) ).
 
-pi_md is the predictive of a Beta(1/2, 1/2): places that a task fills up with zeros are told from those that it uses, and those
-that are zero now and then (a foot in the air) from both. t_md is the Student-t predictive of a normal-inverse-gamma prior, t_0
-that of the prior alone: each number has, with probability eps, nothing to do with the expert, so that no few numbers which it has
-never shown before outweigh all the others. A new expert is taken to be like a known one but in some places,
+pi_md is the predictive of a Beta(1/2, 1/2): it distinguishes places that a task pads with zeros, places that it uses, and places
+that are zero now and then (a foot in the air). t_md is the Student-t predictive of a normal-inverse-gamma prior, t_0 that of the
+prior alone: each number has, with probability eps, nothing to do with the expert, so that a few numbers which it has never shown
+before do not outweigh all the others. A new expert is assumed to be like a known one but in some places,
 
     p(s|new) = sum_m p(m) prod_d ( (1 - delta) p_d(s_d|m) + delta p_0(s_d) ),        p_0 with pi = 1/2 and t_0.
 
@@ -48,11 +48,11 @@ class ObservationGate:
 
     @property
     def parameters(self) -> int:
-        """Numbers that are kept."""
+        """Number of statistics."""
         return self.counts.numel() + 3 * self.used.numel()
 
     def open(self) -> None:
-        """One expert more, which has seen nothing."""
+        """Add an expert without observations."""
         self.counts = torch.cat([self.counts, self.counts.new_zeros(1)])
         row = self.used.new_zeros(1, self.observations)
         self.used, self.sums, self.squares = (torch.cat([part, row]) for part in (self.used, self.sums, self.squares))
@@ -85,15 +85,15 @@ class ObservationGate:
         return own, math.log(0.5) + torch.where(used, prior, 0.0)
 
     def log_probabilities(self, observations: Array) -> Tensor:
-        """log p(m|s) of the experts there are, with p(m) in proportion to what they have seen, ``[n, experts]``."""
+        """log p(m|s) of the experts there are, with p(m) in proportion to their observations, ``[n, experts]``."""
         return (self._places(observations)[0].sum(2) + self.counts.clamp_min(1.0).log()).log_softmax(1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The statistics."""
+        """Counts, sums and sums of squares of all experts."""
         return {"counts": self.counts, "used": self.used, "sums": self.sums, "squares": self.squares}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         self.counts, self.used = state["counts"].clone(), state["used"].clone()
         self.sums, self.squares = state["sums"].clone(), state["squares"].clone()
 
@@ -113,6 +113,6 @@ def _predictive(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tensor, 
 
 
 def _student(z: Tensor, freedom: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """Its log density."""
+    """Log density of the Student-t distribution."""
     constant = torch.lgamma((freedom + 1) / 2) - torch.lgamma(freedom / 2) - (freedom * math.pi).log() / 2 - scale.log()
     return constant - (freedom + 1) / 2 * ((z - mean) / scale).square().div(freedom).log1p()

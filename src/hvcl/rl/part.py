@@ -16,8 +16,8 @@ Terms = dict[str, float]
 class Part:
     """The actor or the critics, whose network gives ``[B, copies * out]``.
 
-    This one is naive: it minimises the loss that it is given and keeps nothing.
-    A method subclasses it, adds its price to the loss, and does what it does at the end of a task.
+    This one is naive: it minimises the loss that it is given, and does nothing against forgetting.
+    A method subclasses it, adds its penalty to the loss (`priced`), and consolidates in `end_task`.
     """
 
     def __init__(self, network: nn.Module, learning_rate: float) -> None:
@@ -28,7 +28,7 @@ class Part:
         self.restart()
 
     def restart(self) -> None:
-        """Adam anew, without momentum."""
+        """Make a new optimiser, without momentum."""
         self.optimizer: Any = SmallAdam(list(self.network.parameters()), self.learning_rate)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -43,7 +43,7 @@ class Part:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The network's outputs, to be learned from."""
-        outputs: Tensor = self.network.forward(x)  # without hooks, which nobody here has
+        outputs: Tensor = self.network.forward(x)  # without hooks: there are none here
         return outputs
 
     def step(self, loss: Tensor, progress: float) -> Terms:
@@ -51,11 +51,15 @@ class Part:
         total, terms = self.priced(loss, progress)
         self.optimizer.zero_grad()
         total.backward()
-        self.optimizer.step()
+        self.update()
         return terms
 
+    def update(self) -> None:
+        """One step of the optimiser on the gradients."""
+        self.optimizer.step()
+
     def priced(self, loss: Tensor, progress: float) -> tuple[Tensor, Terms]:
-        """The loss with what the method adds, and the values of that by name."""
+        """The loss plus the method's penalty, and the penalty's terms by name."""
         return loss, {}
 
     def end_task(self, inputs: Tensor, curvature: Tensor) -> None:
@@ -67,11 +71,11 @@ class Part:
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Network and optimiser."""
+        """Weights and the state of the optimiser."""
         return {"network": dict(self.network.state_dict()), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
 
@@ -80,18 +84,14 @@ class VariationalPart(Part):
     """A `MoVEStack`, or a network with one inside, with the optimiser that is made for it."""
 
     def restart(self) -> None:
-        """Adam anew, without momentum."""
+        """Make a new optimiser, without momentum."""
         self.optimizer = VariationalAdam(self.network, lr=self.learning_rate, lazy=False)
 
-    def step(self, loss: Tensor, progress: float) -> Terms:
-        """One step on the loss and what the method adds to it; `progress` is the share of the task that is done."""
-        total, terms = self.priced(loss, progress)
-        self.optimizer.zero_grad()
-        total.backward()
+    def update(self) -> None:
+        """One step of the optimiser on the gradients, without its hooks."""
         self.optimizer.advance()
-        return terms
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         self.network.load_state_dict(state["network"])
         load_optimizer_state(self.optimizer, state["optimizer"])

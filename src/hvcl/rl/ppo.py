@@ -9,7 +9,7 @@ some epochs of minibatches
 are minimised, with advantages standardised over the minibatch. The policy is a Gaussian whose actions are clipped by the
 environment; actions that a task does not read have no part in its density. The last layer of both networks holds one head after
 another: a task reads and changes its own only (Adam starts anew with every task, so that no momentum moves the heads of earlier
-ones). Hence the agent must be told the task, in learning and in acting.
+ones). Hence the task id must be given, in learning and in acting.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class PPO(Agent):
         return min(1.0, self.step / self.task_steps)
 
     def on_task_start(self, task: int, steps: int) -> None:
-        """Its own head, and Adam anew."""
+        """Switch to the head of the task, with a new optimiser."""
         self.task, self.task_steps, self.step = self._known(task), max(1, steps), 0
         self.rollout, self.recent = [], []
         for part in (self.actor, self.critic):
@@ -233,7 +233,7 @@ class PPO(Agent):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         self.actor.load_state_dict(state["actor"])
         self.critic.load_state_dict(state["critic"])
         self.rollout, self.recent = [list(step) for step in state["rollout"]], list(state["recent"])

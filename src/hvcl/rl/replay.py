@@ -127,7 +127,7 @@ class PrioritizedReplay:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         self.clear()
         rows = state["rows"].numpy()
         if rows.shape[1:] != self._rows.shape[1:] or len(rows) > self.capacity:

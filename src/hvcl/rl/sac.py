@@ -132,7 +132,7 @@ class SAC(Agent):
 
     @torch.no_grad()
     def predict(self, observations: Array, task: int | None = None) -> Array:
-        """The policy's mode."""
+        """The mode of the policy, without exploration."""
         return mode(self.actor.mirror(torch.from_numpy(self.check(observations)))).numpy()
 
     def observe(self, transitions: Transitions) -> Terms:
@@ -155,7 +155,7 @@ class SAC(Agent):
         return min(1.0, self.step / self.task_steps)
 
     def on_task_start(self, task: int, steps: int) -> None:
-        """Count anew."""
+        """Restart the count of steps."""
         self.task_steps, self.step, self._due = max(1, steps), 0, 0.0
 
     def on_task_end(self) -> None:
@@ -194,7 +194,7 @@ class SAC(Agent):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         self.actor.load_state_dict(state["actor"])
         self.critic.load_state_dict(state["critic"])
         self.target.load_state_dict(state["target"])

@@ -13,7 +13,7 @@ class SumTree:
     """`capacity` leaves with weights of at least 0; node i has the children 2i and 2i + 1, and node 1 the total.
 
     Parents are recomputed from their children, never adjusted by differences: no rounding error ever piles up. Weights may be set
-    any number of times before the sums above them are brought up to date, which happens once, when they are asked for. Only the
+    any number of times before the sums above them are brought up to date, which happens once, when they are read. Only the
     smallest subtree that has all leaves with weights is walked through, by a compiled call where there is a compiler: the same
     additions in the same order, hence the same numbers.
     """

@@ -38,10 +38,10 @@ class Temperature:
         self.log_alpha -= rate * self._first / (root + 1e-8)
 
     def state_dict(self) -> dict[str, Any]:
-        """Four numbers."""
+        """The log temperature and the state of its optimiser."""
         return {"log_alpha": self.log_alpha, "first": self._first, "second": self._second, "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         self.log_alpha, self._first = float(state["log_alpha"]), float(state["first"])
         self._second, self._steps = float(state["second"]), int(state["steps"])

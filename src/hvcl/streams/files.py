@@ -1,8 +1,8 @@
 """Which files a data set consists of, and how they come onto the disk.
 
-Every file has a known size and SHA-256. `fetch` puts missing files into place, `status` and `verify` look at what lies
+Every file has a known size and SHA-256. `fetch` puts missing files into place, `status` and `verify` check what lies
 there. Nothing reaches its final name before its checksum has been verified, and a file that lies there and does not
-verify is never replaced unless asked for: it may be somebody's own.
+verify is never replaced unless requested: it may be the user's own.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _download(url: str, target: Path, known_hash: str, tick: Tick) -> None:
         # Without "identity" a server may compress what it sends, and bytes on the line would not be bytes of the file.
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={here}-"} if here else {})
         with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS) as response:
-            # "Not satisfiable": nothing follows what we have. The checksum tells whether that is the whole file.
+            # "Not satisfiable": nothing follows what we have. The checksum decides whether that is the whole file.
             if response.status_code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 response.raise_for_status()
                 if response.status_code != HTTPStatus.PARTIAL_CONTENT:

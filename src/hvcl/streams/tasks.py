@@ -14,7 +14,7 @@ from hvcl.core.errors import InputError
 
 
 class Scenario(StrEnum):
-    """What is asked at test time (van de Ven & Tolias, 2019)."""
+    """What must be predicted at test time, and what is given (van de Ven & Tolias, 2019)."""
 
     TASK = "task"
     """The task is given; every task has a head of its own."""
@@ -46,7 +46,7 @@ class Examples:
         return (x.div_(self.scale) if self.scale != 1.0 else x), self.y[positions]
 
     def subset(self, positions: Tensor) -> Examples:
-        """The examples at `positions`."""
+        """The examples at `positions`, with the same storage of inputs."""
         return replace(self, y=self.y[positions], index=self.index[positions])
 
 

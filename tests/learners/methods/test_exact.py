@@ -42,13 +42,13 @@ def tasks(scenario="class", n=SIZE, seed=0, noise=1.0):
     return out
 
 
-def problem(scenario="class", told=True):
+def problem(scenario="class", known=True):
     heads = tuple((2 * t, 2 * t + 1) for t in range(TASKS)) if scenario == "task" else None
-    return Problem((DIM,), 2 if scenario == "domain" else 2 * TASKS, heads, (SIZE,) * TASKS if told else None)
+    return Problem((DIM,), 2 if scenario == "domain" else 2 * TASKS, heads, (SIZE,) * TASKS if known else None)
 
 
-def make(scenario="class", told=True, features=None, seed=3, **settings):
-    return Exact(problem(scenario, told), ExactConfig(**{"random_features": 60, "warmup": 40, **settings}), seed, features)
+def make(scenario="class", known=True, features=None, seed=3, **settings):
+    return Exact(problem(scenario, known), ExactConfig(**{"random_features": 60, "warmup": 40, **settings}), seed, features)
 
 
 def learn(learner, data, batch=40):
@@ -89,8 +89,8 @@ def test_without_experts_any_order_of_the_whole_stream_gives_the_same_answers(sh
     data = tasks()
     x, y, task = (torch.cat(parts) for parts in zip(*data, strict=True))
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(2))
-    a = learn(make(told=False, gate=False, features=shared), data)
-    b = learn(make(told=False, gate=False, features=shared), [(x[order], y[order], task[order])], batch=31)
+    a = learn(make(known=False, gate=False, features=shared), data)
+    b = learn(make(known=False, gate=False, features=shared), [(x[order], y[order], task[order])], batch=31)
     same_answers(a, b)
 
 
@@ -100,7 +100,7 @@ def test_after_any_number_of_tasks_the_first_is_answered_as_by_a_joint_fit(share
     one_by_one = make(features=shared)
     for seen in range(1, TASKS + 1):
         learn(one_by_one, data[seen - 1 : seen])
-        joint = make(told=False, gate=False, features=shared)
+        joint = make(known=False, gate=False, features=shared)
         every = [torch.cat(parts) for parts in zip(*data[:seen], strict=True)]
         joint.observe(every[0], every[1])
         np.testing.assert_allclose(one_by_one.predict(x), joint.predict(x), rtol=0, atol=TOLERANCE)
@@ -109,14 +109,14 @@ def test_after_any_number_of_tasks_the_first_is_answered_as_by_a_joint_fit(share
 
 
 def test_classes_that_appear_late_are_learned():
-    learner = learn(make(told=False), tasks())
+    learner = learn(make(known=False), tasks())
     for x, y, _ in tasks(seed=4):
         assert (learner.predict(x).argmax(1) == y).double().mean() > 0.9
 
 
 def test_the_gate_opens_one_expert_a_task():
     data = tasks("domain", n=600)
-    learner = learn(make("domain", told=False, warmup=200), data, batch=200)
+    learner = learn(make("domain", known=False, warmup=200), data, batch=200)
     assert [r.examples for r in learner.expert_log.records] == [600, 600, 600]
     assert [r.opened_after for r in learner.expert_log.records] == [0, 600, 1200]
     x, y, _ = tasks("domain", seed=4)[0]
@@ -162,7 +162,7 @@ def test_experts_of_other_tasks_are_put_behind(shared):
 def test_gates_are_merged_too(shared):
     data = tasks("domain", n=400)
     halves = [
-        learn(make("domain", told=False, features=shared), [[v[i::2] for v in task] for task in data], batch=200) for i in (0, 1)
+        learn(make("domain", known=False, features=shared), [[v[i::2] for v in task] for task in data], batch=200) for i in (0, 1)
     ]
     counts = [half.experts.gate.counts for half in halves]
     assert [len(c) for c in counts] == [TASKS] * 2
@@ -183,7 +183,7 @@ def test_merging_with_a_learner_that_has_learned_nothing(shared):
 
 def test_learners_that_do_not_belong_together_are_not_merged(shared):
     whole = learn(make(features=shared), tasks())
-    for other in (make("domain"), make(ridge=1.0), make(told=False), make("task")):
+    for other in (make("domain"), make(ridge=1.0), make(known=False), make("task")):
         with pytest.raises(InputError, match="same problem with the same settings"):
             merge(whole, other)
     with pytest.raises(InputError, match="different feature maps"):
@@ -198,13 +198,13 @@ def test_learners_that_do_not_belong_together_are_not_merged(shared):
 # -- unlearning ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_what_was_removed_was_never_seen(shared, told):
+@pytest.mark.parametrize("known", [True, False])
+def test_what_was_removed_was_never_seen(shared, known):
     data = tasks()
-    learner = learn(make(told=told, gate=told, features=shared), data)
+    learner = learn(make(known=known, gate=known, features=shared), data)
     for x, y, _ in data:
         learner.remove(x[:50], y[:50])
-    rest = learn(make(told=told, gate=told, features=shared), [[v[50:] for v in task] for task in data])
+    rest = learn(make(known=known, gate=known, features=shared), [[v[50:] for v in task] for task in data])
     same_answers(learner, rest)
     assert learner.expert_log.seen == rest.expert_log.seen
     assert [r.labels for r in learner.expert_log.records] == [r.labels for r in rest.expert_log.records]
@@ -226,10 +226,10 @@ def test_a_whole_task_can_be_removed_and_learned_again(shared):
     same_answers(learn(learner, data), fresh)
 
 
-@pytest.mark.parametrize(("told", "separate"), [(True, False), (False, False), (True, True), (False, True)])
-def test_what_was_never_learned_cannot_be_removed_and_nothing_changes(told, separate):
+@pytest.mark.parametrize(("known", "separate"), [(True, False), (False, False), (True, True), (False, True)])
+def test_what_was_never_learned_cannot_be_removed_and_nothing_changes(known, separate):
     data = tasks(n=300)
-    learner = learn(make(told=told, separate=separate, warmup=100), data, batch=100)
+    learner = learn(make(known=known, separate=separate, warmup=100), data, batch=100)
     learner.observe(data[2][0][:30], data[2][1][:30])  # a small batch, which the gate holds back
     before, answers = copy.deepcopy(learner.state_dict()), learner.predict(data[0][0])
     x, y, _ = data[0]
@@ -268,7 +268,7 @@ def test_ambiguous_experts_must_be_named(shared):
 
 def test_separate_experts_unlearn_too_down_to_the_last_example():
     data = tasks(n=300)
-    learner = learn(make(told=False, separate=True, warmup=100), data, batch=100)
+    learner = learn(make(known=False, separate=True, warmup=100), data, batch=100)
     assert len(learner.experts.heads) == 3
     for task, keep in ((1, 200), (2, 0), (0, 0)):
         x, y, ids = data[task]
@@ -315,7 +315,7 @@ def test_examples_that_wait_can_be_removed():
 
 def test_predictions_before_anything_is_learned_and_while_examples_wait():
     x, y, task = tasks("task")[1]
-    for learner in (make(), make("domain"), make(told=False)):
+    for learner in (make(), make("domain"), make(known=False)):
         outputs = learner.problem.outputs
         torch.testing.assert_close(learner.predict(x), torch.full((SIZE, outputs), 1 / outputs))
     heads = make("task").predict(x, task)
@@ -347,31 +347,31 @@ def test_the_map_is_taken_from_the_warm_up_alone_and_the_batches_are_not_shared(
     a.observe(x[:20], y[:20])
     b.observe(x[:20], y[:20])
     a.observe(x[20:40], y[20:40])
-    assert a.waiting == []
+    assert a.warmup.batches == []
     x[:20] = 0
     b.observe(x[20:40], y[20:40])
     assert identical(a.state_dict(), b.state_dict())
 
 
 @pytest.mark.parametrize(
-    ("told", "separate", "stop"),
+    ("known", "separate", "stop"),
     [(True, False, 1), (False, False, 1), (False, False, 7), (True, True, 5), (False, True, 1), (False, True, 5)],
 )
-def test_resumes_bit_identically_through_files_with_any_seed(told, separate, stop, tmp_path):
+def test_resumes_bit_identically_through_files_with_any_seed(known, separate, stop, tmp_path):
     scenario = "class"
     batches = [(task, a, b) for task, (x, y, _) in enumerate(tasks(n=300)) for a, b in zip(x.split(60), y.split(60), strict=True)]
 
     def feed(learner, part):
         for task, x, y in part:
-            while learner.told and learner.task < task:
+            while learner.experts_given and learner.task < task:
                 learner.end_task()
             learner.observe(x, y)
         return learner
 
-    settings = {"told": told, "separate": separate, "warmup": 100}
+    settings = {"known": known, "separate": separate, "warmup": 100}
     whole = feed(make(scenario, **settings), batches)
     first = feed(make(scenario, **settings), batches[:stop])
-    assert bool(first.waiting) == (stop == 1)
+    assert bool(first.warmup.batches) == (stop == 1)
     save_state(tmp_path / "state.json", first.state_dict())
     second = make(scenario, seed=77, **settings)
     second.load_state_dict(load_state(tmp_path / "state.json"))
@@ -384,7 +384,7 @@ def test_resumes_bit_identically_through_files_with_any_seed(told, separate, sto
 
 def test_states_of_other_settings_are_refused(shared):
     learner = learn(make(), tasks())
-    for other in (make(random_features=61), make(ridge=2.0), make(told=False, gate=False)):
+    for other in (make(random_features=61), make(ridge=2.0), make(known=False, gate=False)):
         with pytest.raises(RunError, match="does not fit"):
             other.load_state_dict(learner.state_dict())
     with pytest.raises(RunError, match="does not fit"):

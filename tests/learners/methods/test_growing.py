@@ -45,7 +45,7 @@ def test_finds_the_tasks_and_keeps_them_all(scenario, task_free):
 
 
 @pytest.mark.parametrize("batch_size", [10, 150])
-def test_log_tells_which_expert_opened_when_and_what_it_learned(batch_size):
+def test_log_records_which_expert_opened_when_and_what_it_learned(batch_size):
     data = stream(batch_size=batch_size, epochs=1)
     learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
     feed(learner, data)
@@ -74,7 +74,7 @@ def test_only_the_networks_of_a_batchs_experts_learn():
 
 
 @pytest.mark.parametrize("task_free", [True, False])
-def test_posterior_becomes_prior_when_the_gate_hands_over_and_not_before(task_free):
+def test_posterior_becomes_prior_when_the_gate_switches_and_not_before(task_free):
     data = stream(task_free, epochs=1)
     learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
     events = list(data)
@@ -142,17 +142,17 @@ def test_a_task_that_comes_back_goes_on_with_its_expert():
     assert learner.expert_log.records[0].examples == 1200
 
 
-def test_task_il_asks_the_network_of_the_task():
+def test_task_il_predicts_with_the_network_of_the_task():
     data = stream(scenario="task", epochs=1)
     learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
     feed(learner, data)
-    assert learner.gate is None
+    assert learner.gate.gate is None
     x = torch.randn(6, 6)
     tasks = torch.tensor([0, 1, 2, 0, 1, 2])
     assert learner.responsibilities(x, tasks).tolist() == torch.eye(3).repeat(2, 1).tolist()
 
 
-def test_a_feature_map_of_ones_own():
+def test_a_custom_feature_map():
     data = stream(epochs=1)
     module = torch.nn.Linear(6, 10)
     learner = Growing(data.problem, GrowingConfig(**SMALL), seed=1, features=FrozenModule(module, (6,)))

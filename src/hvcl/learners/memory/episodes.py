@@ -27,20 +27,20 @@ class Episodes:
 
     @property
     def current(self) -> Stored:
-        """What is kept of the task that is being learned."""
+        """The stored examples of the current task."""
         return self._episodes[-1]
 
     @property
     def finished(self) -> list[Stored]:
-        """What is kept of each earlier task."""
+        """The stored examples of each earlier task."""
         return self._episodes[:-1]
 
     def add(self, batch: Stored) -> None:
-        """Examples of the current task."""
+        """Keep the last examples of the current task, up to its share of the memory."""
         self._episodes[-1] = self._last(self.current.followed_by(batch))
 
     def begin(self) -> None:
-        """A new task; the oldest is given up where there would be less than one example for each."""
+        """Begin a new task; the oldest one is dropped where there would be less than one example for each."""
         if len(self.current):
             self._episodes = [*self._episodes, self._nothing][-self.capacity :]
             self._episodes = [self._last(episode) for episode in self._episodes]
@@ -57,11 +57,11 @@ class Episodes:
         return episode.rows(slice(max(len(episode) - share, 0), None))
 
     def state(self) -> State:
-        """For a checkpoint."""
+        """The memory and the current task, for a checkpoint."""
         return {"episodes": [episode.state() for episode in self._episodes], "random": self._generator.get_state()}
 
     def load_state(self, state: State) -> None:
-        """From a checkpoint."""
+        """Restore what `state` returned."""
         episodes = [from_state(episode, self._nothing) for episode in state["episodes"]]
         if sum(map(len, episodes)) > self.capacity:
             raise RunError(f"the saved memory holds more than {self.capacity} examples: set the same size")
@@ -74,7 +74,7 @@ class EpisodicConfig(MemoryConfig):
     """A network with a memory of each task."""
 
     segment_steps: int = 1_000
-    """Batches that stand for a task where the stream does not tell its tasks (task-free)."""
+    """Batches that count as one task on a task-free stream, where boundaries are not known."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +83,7 @@ class EpisodicConfig(MemoryConfig):
 
 
 class EpisodicLearner(GradientLearner):
-    """A network with an episodic memory. Needs to know tasks: on a task-free stream, each segment of a stated length is one."""
+    """A network with an episodic memory, one part for each task: on a task-free stream, for each `segment_steps` batches."""
 
     config: EpisodicConfig
 
@@ -102,7 +102,7 @@ class EpisodicLearner(GradientLearner):
         return terms
 
     def end_task(self) -> None:
-        """What comes next is of another task."""
+        """The next examples belong to another task."""
         self.episodes.begin()
 
     @property
@@ -115,7 +115,7 @@ class EpisodicLearner(GradientLearner):
         return super().state_dict() | {"episodes": self.episodes.state(), "step": self.step}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.episodes.load_state(state["episodes"])
         self.step = int(state["step"])

@@ -14,7 +14,7 @@ from hvcl.learners.base import State
 
 @dataclass(frozen=True)
 class Stored:
-    """Inputs with what is known of them, row by row: a batch, or a memory of past ones."""
+    """Examples with targets and, where there are any, task ids and logits: a batch, or a memory of past ones."""
 
     x: Tensor
     """Inputs ``[n, *input_shape]``."""
@@ -23,17 +23,17 @@ class Stored:
     task: Tensor | None = None
     """Task ids ``[n]`` in Task-IL: each example is replayed through the head of its own task."""
     logits: Tensor | None = None
-    """What a network answered ``[n, outputs]``, where that is kept; minus infinity outside the head."""
+    """The network's logits ``[n, outputs]`` when they were stored, if they are kept; minus infinity outside the head."""
 
     def __len__(self) -> int:
         return len(self.y)
 
     def columns(self) -> dict[str, Tensor]:
-        """What there is, by name."""
+        """The columns that are not None, by name."""
         return {name: column for name, column in vars(self).items() if column is not None}
 
     def rows(self, chosen: Tensor | slice) -> Stored:
-        """Those rows, copied."""
+        """A copy of some rows."""
         return Stored(**{name: column[chosen].clone() for name, column in self.columns().items()})
 
     def followed_by(self, others: Stored) -> Stored:
@@ -42,7 +42,7 @@ class Stored:
         return Stored(**{name: torch.cat([mine, after[name].to(mine.device)]) for name, mine in self.columns().items()})
 
     def state(self) -> State:
-        """For a checkpoint."""
+        """The columns, for a checkpoint."""
         return dict(self.columns())
 
 

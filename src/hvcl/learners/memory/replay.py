@@ -1,4 +1,4 @@
-"""What learners share that keep examples of the past."""
+"""The base of learners that keep past examples in a reservoir."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ReplayLearner(GradientLearner):
         return super().state_dict() | {"reservoir": self.reservoir.state()}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.reservoir.load_state(state["reservoir"])
 

@@ -45,7 +45,7 @@ class Reservoir:
         return self._places.rows(slice(len(self)))
 
     def add(self, batch: Stored) -> None:
-        """Show it a batch, of which it keeps what chance decides."""
+        """Offer it a batch, of which it keeps a random part."""
         numbers = self.seen + torch.arange(len(batch))
         self.seen += len(batch)
         if not self.capacity:
@@ -70,7 +70,7 @@ class Reservoir:
         return self._places.rows(eligible[order])
 
     def state(self) -> State:
-        """For a checkpoint."""
+        """Examples, their numbers and the random state, for a checkpoint."""
         return {
             "kept": self.kept.state(),
             "numbers": self.numbers.clone(),
@@ -79,7 +79,7 @@ class Reservoir:
         }
 
     def load_state(self, state: State) -> None:
-        """From a checkpoint."""
+        """Restore what `state` returned; `RunError` if it is of another size."""
         kept, seen = from_state(state["kept"], self._places), int(state["seen"])
         if len(kept) != min(seen, self.capacity):
             raise RunError(f"the saved memory holds {len(kept)} of {seen} examples, this one {self.capacity}: set the same size")

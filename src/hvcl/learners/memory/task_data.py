@@ -1,4 +1,4 @@
-"""The current task's examples, for methods that look back on a task when it is over.
+"""The current task's examples, for methods that need them once more when the task ends.
 
 Every epoch shows every example of a task once, so the first `Problem.task_examples` examples that arrive are all of them. They
 are kept until the task is over, and then dropped: nothing of a past task is stored.
@@ -17,7 +17,7 @@ from hvcl.learners.base import State
 from hvcl.learners.memory.examples import Stored
 
 CHUNK = 256
-"""Examples that are looked at together."""
+"""Examples that are processed at once."""
 
 
 def chunks(examples: Stored) -> Iterator[Stored]:
@@ -27,7 +27,7 @@ def chunks(examples: Stored) -> Iterator[Stored]:
 
 
 def join(parts: list[Stored]) -> Stored:
-    """All examples of some parts."""
+    """The examples of all parts, one after another."""
     return Stored(**{name: torch.cat([part.columns()[name] for part in parts]) for name in parts[0].columns()})
 
 
@@ -35,14 +35,14 @@ class TaskData:
     """Collects the examples of the current task in its first pass. On a task-free stream it keeps nothing.
 
     Args:
-        problem: tells how many examples each task has.
+        problem: gives the number of examples of each task.
         limit: keep the first so many of a task only (they arrive in random order); None: all.
     """
 
     def __init__(self, problem: Problem, limit: int | None = None) -> None:
         if limit is not None and limit < 1:
-            raise InputError(f"at least one example of a task must be looked at, got {limit}")
-        self._sizes = problem.task_examples
+            raise InputError(f"at least one example of a task must be kept, got {limit}")
+        self._problem = problem
         self._limit = limit
         self._task = 0
         self._count = 0
@@ -51,9 +51,7 @@ class TaskData:
     @property
     def size(self) -> int:
         """How many examples of the current task are to be kept; 0 on a task-free stream."""
-        if self._sizes is None:
-            return 0
-        size = self._sizes[min(self._task, len(self._sizes) - 1)]
+        size = self._problem.examples_of(self._task) or 0
         return size if self._limit is None else min(size, self._limit)
 
     @property
@@ -62,7 +60,7 @@ class TaskData:
         return self.size - self._count
 
     def add(self, x: Tensor, y: Tensor, task: Tensor | None) -> None:
-        """A batch has arrived."""
+        """Keep what is still missing from a batch."""
         if self.missing > 0:
             part = Stored(x, y, task).rows(slice(self.missing))
             self._parts.append(part)
@@ -75,17 +73,17 @@ class TaskData:
 
     def finish(self) -> Stored | None:
         """The task is over: its examples (None if none are kept), which are not kept any longer."""
-        if self._sizes is None:
-            raise InputError("this method looks at a task's examples when it ends: tell their number in Problem.task_examples")
+        if self._problem.task_examples is None:
+            raise InputError("this method needs a task's examples when it ends: give their number in Problem.task_examples")
         self._task, self._count = self._task + 1, 0
         parts = self.take()
         return join(parts) if parts else None
 
     def state_dict(self) -> State:
-        """For a checkpoint."""
+        """The examples that are kept, and the position in the task."""
         return {"task": self._task, "count": self._count, "parts": [part.state() for part in self._parts]}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         self._task, self._count = int(state["task"]), int(state["count"])
         self._parts = [Stored(**part) for part in state["parts"]]

@@ -6,7 +6,7 @@ not raise the memory's loss to first order. The closest gradient that does not i
     g~ = g - (g . g_ref) / (g_ref . g_ref) g_ref    if g . g_ref < 0,    else g.
 
 With boundaries g_ref is taken from examples of finished tasks only, so that the first task is learned as if there were no memory.
-On a task-free stream nobody says what is past, and g_ref is taken from all of the memory (A-GEM-R in Buzzega et al., 2020).
+On a task-free stream past tasks are not known, and g_ref is taken from all of the memory (A-GEM-R in Buzzega et al., 2020).
 
 Deviates from the paper: the memory is a reservoir over all that was seen, not a ring for each class of each task, so that its
 size is stated once and no task must be known. Adam instead of SGD: the condition holds for the gradient that Adam is given; its
@@ -33,7 +33,7 @@ class AGEM(ReplayLearner):
     def __init__(self, problem: Problem, config: ReplayConfig, seed: int) -> None:
         super().__init__(problem, config, seed)
         self.past: int | None = None if problem.task_steps is None else 0
-        """How many of the stream's examples belong to finished tasks; none if that was never told."""
+        """How many of the stream's examples belong to finished tasks; None where boundaries are not known."""
 
     def correct_gradient(self, x: Tensor, y: Tensor, task: Tensor | None) -> None:
         """Project the gradient if it points against the memory's."""
@@ -45,7 +45,7 @@ class AGEM(ReplayLearner):
         hold_gradient(self.network, project(held_gradient(self.network), gradient_of(loss, self.network)))
 
     def end_task(self) -> None:
-        """What came so far is past."""
+        """All examples so far belong to past tasks."""
         self.past = self.reservoir.seen
 
     def state_dict(self) -> State:
@@ -53,7 +53,7 @@ class AGEM(ReplayLearner):
         return super().state_dict() | {"past": self.past}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.past = None if state["past"] is None else int(state["past"])
 

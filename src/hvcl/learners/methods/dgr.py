@@ -68,18 +68,18 @@ class DGR(GenerativeReplay):
         return [self.generator.vae]
 
     def remember(self) -> None:
-        """Copies of both networks."""
+        """Keep frozen copies of both networks."""
         self.generator.end_task()
         self.teacher, self.dreamer = frozen(self.network), frozen(self.generator.vae)
 
     def draw(self, count: int) -> Replayed | None:
-        """Fresh ones at every step."""
+        """New examples at every step."""
         if self.teacher is None or self.dreamer is None:
             return None
         return self.make_replay(count, self.teacher, [self.dreamer])
 
     def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
-        """The class that was asked for, or the first choice."""
+        """The class that an example was generated for, or the previous classifier's prediction."""
         return self.hard_targets(logits, condition)
 
     def train_generator(self, x: Tensor, y: Tensor) -> dict[str, float]:
@@ -93,7 +93,7 @@ class DGR(GenerativeReplay):
         return super().state_dict() | {"generator": self.generator.state_dict(), "copies": copies}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         with saved_state_fits():
             self.generator.load_state_dict(state["generator"])

@@ -5,7 +5,7 @@ of its copy, replayed examples pay
 
     - T^2 sum_k softmax(z'/T)_k log softmax(z/T)_k ,                 temperature T = 2.
 
-Boundaries are told or found, as in `dgr`.
+Boundaries are known or detected, as in `dgr`.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ class DGRDistill(DGR):
     config: DGRDistillConfig
 
     def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
-        """Softened answers."""
+        """The previous classifier's softened probabilities."""
         return GenerativeReplay.targets(self, logits, condition)

@@ -212,7 +212,7 @@ class HAL(EpisodicLearner):
         return super().state_dict() | {"anchors": self.anchors.state(), "class_means": self.class_means}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.anchors = from_state(state["anchors"], self.anchors)
         self.class_means = state["class_means"].to(self.device, copy=True)

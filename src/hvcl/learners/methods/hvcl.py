@@ -7,8 +7,8 @@ Every layer is a mixture of M variational experts with a gate. With U the log-li
       + w_cond H(M|X) + w_marg H(M) - w_div logdet K,
 
 and at a boundary every posterior becomes the prior. No task id is needed at test time (task-agnostic); the boundaries in
-training are. On a task-free stream the learner is never told a boundary: its priors stay the first ones, and N_t and the
-length of a cycle are stated constants.
+training are. A task-free stream announces no boundaries: then the priors stay the first ones, and N_t and the length of a
+cycle are settings.
 
 Deviates from the paper where the paper contradicts itself or its code: the chosen expert is weighted by p(m|x), so that the
 task loss teaches the gate; H(M|X) is minimised; the diversity is the log determinant of the Wasserstein-2 kernel.
@@ -75,9 +75,9 @@ class HVCLConfig(GradientConfig):
     kernel_width: float | None = None
     """Width of the diversity kernel; none takes the median heuristic, frozen per task."""
     num_data: int = 10_000
-    """N_t where the stream does not tell it (task-free)."""
+    """N_t on a task-free stream, where the number of examples of a task is not known."""
     cycle_steps: int = 1_000
-    """Steps that stand for a task in the cyclic schedule where the stream does not tell its length (task-free)."""
+    """Steps of the cyclic schedule's task on a task-free stream, where the length of a task is not known."""
     fused: bool = True
     """Use the optimiser that updates an expert's weights in one pass (`hvcl.optim.VariationalAdam`), else torch's Adam."""
     samples: int = 0
@@ -110,7 +110,7 @@ class HVCL(GradientLearner):
         self.step = 0
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """Adam, fused unless asked otherwise."""
+        """Adam, which updates experts in one pass unless `fused` is off."""
         if not self.config.fused:
             return super().make_optimizer()
         return VariationalAdam(self.network, lr=self.config.learning_rate)
@@ -125,7 +125,7 @@ class HVCL(GradientLearner):
                 return TargetInformation(self.config.target_bits, initial_beta=beta)
 
     def move_options(self) -> MoVEOptions:
-        """The options of every layer."""
+        """The options that every MoVE layer of the network is built with."""
         config = self.config
         return {
             "top_k": config.top_k,
@@ -154,16 +154,15 @@ class HVCL(GradientLearner):
 
     @property
     def task_examples(self) -> int:
-        """N_t: told by the stream, else the stated constant."""
-        told = self.problem.task_examples
-        return told[min(self.task, len(told) - 1)] if told else self.config.num_data
+        """N_t: the number of examples of the current task where it is known, else `num_data`."""
+        return self.problem.examples_of(self.task) or self.config.num_data
 
     @property
     def progress(self) -> float:
-        """Fraction of the task that is done; on a task-free stream, of the stated cycle."""
-        told = self.problem.task_steps
-        if told:
-            return self.step / told[min(self.task, len(told) - 1)]
+        """Fraction of the task that is done; on a task-free stream, of `cycle_steps`."""
+        steps = self.problem.steps_of(self.task)
+        if steps is not None:
+            return self.step / steps
         return self.step % self.config.cycle_steps / self.config.cycle_steps
 
     def end_task(self) -> None:
@@ -185,7 +184,7 @@ class HVCL(GradientLearner):
         return super().state_dict() | {"objective": self.objective.state_dict(), "task": self.task, "step": self.step}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.objective.load_state_dict(state["objective"])
         self.task, self.step = int(state["task"]), int(state["step"])

@@ -8,7 +8,7 @@ them with its probabilities. Until the next boundary both train on
 
 The generated examples take the place of stored ones: no data are kept. Beyond the paper go `conditional` (a latent Gaussian for
 each (task, label)), `separate` (a VAE for each task, as a growing mixture has experts, of which nothing is forgotten),
-`labels="hard"` (the classifier's first choice, or the class that was asked for, as label), `labels="exact"` (an `exact` learner
+`labels="hard"` (the classifier's prediction, or the class an example was generated for), `labels="exact"` (an `exact` learner
 beside the classifier labels; it has its default settings, learns from the first pass over each task, keeps sums and no examples,
 and forgets nothing), `temperature` (soft and exact labels compared as `dgr-distill` does), `balance="tasks"` (1/t and 1 - 1/t
 instead of the halves at task t), `refresh` (10,000 others when all have been replayed, for 10,000 are soon known by heart) and
@@ -52,7 +52,7 @@ class HVCLReplayConfig(DistillingConfig, HVCLConfig):
     refresh: bool = False
     """Generate as many anew whenever all of them have been replayed: copies of both networks from the boundary do it."""
     labels: Literal["soft", "hard", "exact"] = "soft"
-    """Soft: the classifier's probabilities; hard: its first choice, or the class asked for; exact: an `exact` learner's."""
+    """Soft: the classifier's probabilities; hard: its prediction, or the class generated for; exact: an `exact` learner's."""
     temperature: float = 1.0
     """Soft and exact labels: what old and new answers are divided by before they are compared (`dgr-distill` has 2)."""
     balance: Literal["half", "tasks"] = "half"
@@ -70,7 +70,7 @@ class HVCLReplayConfig(DistillingConfig, HVCLConfig):
     vae_learning_rate: float = 1e-3
     """Step size of the VAE's Adam."""
     anneal: bool = False
-    """Let both step sizes fall linearly to 0 within every task, whose length the stream must tell."""
+    """Let both step sizes fall linearly to 0 within every task; needs known task boundaries."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,7 +92,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
         with self.random.active():
             vae = self._new_move_vae()
         if config.anneal and problem.task_steps is None:
-            raise InputError("anneal needs the length of the tasks, which a task-free stream does not tell: leave it out")
+            raise InputError("anneal needs the length of the tasks, which is not known on a task-free stream: leave it out")
         optimizer: torch.optim.Optimizer = (
             VariationalAdam(vae, lr=config.vae_learning_rate)
             if config.fused
@@ -100,7 +100,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
         )
         self.generator = Generator(vae, optimizer, self._vae_objective(), config.separate)
         self.pool: Replayed | None = None
-        """What was generated at the last boundary, or since."""
+        """The examples that were generated at the last boundary, or (with `refresh`) since."""
         self.place = 0
         """With `refresh`: how many of the pool have been replayed."""
         self.teacher: nn.Module | None = None
@@ -108,12 +108,12 @@ class HVCLReplay(GenerativeReplay, HVCL):
         self.dreamer: MoVEVAE | None = None
         """With `refresh` and one VAE for all tasks: that of the last boundary, which generates."""
         self.exact: Exact | None = None
-        """With `labels="exact"`: what labels. It is asked as it is at the time: it forgets nothing."""
+        """With `labels="exact"`: the learner that labels. It needs no frozen copy, as it forgets nothing."""
         if config.labels == "exact":
             if problem.task_examples is None:
                 raise InputError(
                     'labels="exact" must count every example once and needs the number of examples of each task, '
-                    "which a task-free stream does not tell: use soft or hard labels"
+                    "which is not known on a task-free stream: use soft or hard labels"
                 )
             self.exact = Exact(problem, ExactConfig(), seed)
         self.counted = 0
@@ -123,7 +123,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
     def _new_move_vae(self) -> MoVEVAE:
         config = self.config
         options = self.move_options()
-        # one expert an example, the gate's first choice: else it would not be known which one a latent mean came from
+        # one expert an example, the gate's most likely: else a latent mean would not come from a single one
         options.update({"top_k": 1, "routing": "argmax"})
         return self.new_vae(move_layers(config.vae_experts, config.latent_experts, options), config.vae_hidden)
 
@@ -139,7 +139,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
 
     @property
     def tasks_apart(self) -> int:
-        """A VAE of one task has nothing to tell apart."""
+        """A VAE of one task distinguishes no tasks."""
         return 1 if self.config.separate else super().tasks_apart
 
     @property
@@ -153,7 +153,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
         return [*past, current] if not past or bool(current.prior.examples.sum() > 0) else past
 
     def remember(self) -> None:
-        """Generate and label."""
+        """Generate the pool of replayed examples and label it."""
         self.generator.end_task()
         if self.config.refresh:
             self.teacher = frozen(self.network) if self.exact is None else None
@@ -189,7 +189,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
         return terms
 
     def end_task(self) -> None:
-        """Another expert of the exact learner begins."""
+        """Generate the next pool; the exact learner opens another expert."""
         if self.exact is not None:
             self.exact.end_task()
             self.counted = 0
@@ -203,7 +203,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
         return p.clamp_min(1e-30).log().to(self.device)
 
     def targets(self, logits: Tensor, condition: Tensor) -> Tensor:
-        """Probabilities, or a label."""
+        """Probabilities, or one-hot labels."""
         if self.config.labels != "hard":
             return super().targets(logits, condition)
         return self.hard_targets(logits, condition)
@@ -240,7 +240,7 @@ class HVCLReplay(GenerativeReplay, HVCL):
         )
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         with saved_state_fits():
             self.generator.load_state_dict(state["generator"])

@@ -1,7 +1,7 @@
 """Joint training: the upper bound.
 
-At every task the network is trained on the data of all tasks so far ("offline re-training" in the paper). It is told what no
-continual learner may know, and stands in the tables as the ceiling for a network of its size.
+At every task the network is trained on the data of all tasks so far ("offline re-training" in the paper). It uses data that
+no continual learner has, and stands in the tables as the upper bound for a network of its size.
 """
 
 from __future__ import annotations
@@ -51,6 +51,6 @@ class Joint(GradientLearner):
         return super().state_dict() | {"restart_due": self._restart_due}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self._restart_due = bool(state["restart_due"])

@@ -119,7 +119,7 @@ class LwF(GradientLearner):
         return super().state_dict() | {"teacher": teacher, "seen": self.seen, "old": self.old, "boundaries": self.boundaries}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.seen, self.old = state["seen"].clone(), state["old"].clone()
         self.boundaries = int(state["boundaries"])

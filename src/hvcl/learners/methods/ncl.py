@@ -53,7 +53,7 @@ class NCLConfig(GradientConfig):
     strength: float = 1.0
     """Weight of the pull towards the weights of the last boundary; 1 is the posterior's own."""
     prior_examples: int | None = None
-    """n, the inverse strength of the first prior; none: the number of the first task's examples (10,000 where it is not told)."""
+    """n, the inverse strength of the first prior; none: the number of the first task's examples (10,000 if not known)."""
     damping: float = 1e-6
     """Added to both Kronecker factors before they are inverted."""
     fisher: FisherLabels = "exact"
@@ -103,8 +103,7 @@ class NCL(GradientLearner):
     def __init__(self, problem: Problem, config: NCLConfig, seed: int) -> None:
         super().__init__(problem, config, seed)
         self.data = TaskData(problem, config.fisher_examples)
-        told = problem.task_examples[0] if problem.task_examples else 10_000
-        self.prior_examples = config.prior_examples or told
+        self.prior_examples = config.prior_examples or problem.examples_of(0) or 10_000
         self.precisions: dict[str, Precision] = {}
         for name, layer in self.layers().items():
             weights = together(layer.weight, layer.bias).detach()
@@ -180,7 +179,7 @@ class NCL(GradientLearner):
         return super().state_dict() | {"data": self.data.state_dict(), "precisions": precisions}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.data.load_state_dict(state["data"])
         self.precisions = {

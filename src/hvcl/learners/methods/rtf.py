@@ -12,7 +12,7 @@ serves both tasks.
 With `conditional=True` each class has a latent Gaussian of its own, one of the additions of brain-inspired replay (van de Ven et
 al., 2020); its context gates and the replay of hidden representations are not part of this.
 
-The published networks on MNIST are those of `dgr`. Deviates: leaky ReLU instead of ReLU. Boundaries are told or
+The published networks on MNIST are those of `dgr`. Deviates: leaky ReLU instead of ReLU. Boundaries are known or
 found, as in `dgr`.
 """
 
@@ -90,7 +90,7 @@ class RtF(GenerativeReplay):
         self.teacher = frozen(self.network)
 
     def draw(self, count: int) -> Replayed | None:
-        """Fresh ones at every step."""
+        """New examples at every step."""
         return None if self.teacher is None else self.make_replay(count, self.teacher, [self.teacher.vae])
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
@@ -125,7 +125,7 @@ class RtF(GenerativeReplay):
         return super().state_dict() | {"teacher": frozen_state(self.teacher)}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         with saved_state_fits():
             self.teacher = frozen_from(self.network, state["teacher"])

@@ -9,7 +9,7 @@ and at the task's end divided by the square of how far the weight has moved alto
     Omega_i <- max(0, Omega_i + omega_i / (Delta_i^2 + damping)) .
 
 From then on every loss pays strength * sum_i Omega_i (w_i - w~_i)^2 with w~ the weights at the last boundary. No example is
-looked at again.
+used again.
 
 The gradient in omega is that of the task's loss without the penalty, and Omega is kept from becoming negative, as in the authors'
 code. The defaults are the paper's for permuted MNIST (for split MNIST: strength 1, damping 0.001).
@@ -93,7 +93,7 @@ class SI(QuadraticLearner):
         return super().state_dict() | {"path": self.path, "beginning": self.beginning}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.path = {name: value.to(self.device) for name, value in state["path"].items()}
         self.beginning = {name: value.to(self.device) for name, value in state["beginning"].items()}

@@ -138,7 +138,7 @@ class TLR(GradientLearner):
         return super().state_dict() | {"generator": generator, "active": self.active, "data": self.data.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.generator.load_state_dict(state["generator"])
         self.active = bool(state["active"])
@@ -146,7 +146,7 @@ class TLR(GradientLearner):
 
 
 def make_generator(noise: int, units: int) -> nn.Sequential:
-    """From noise to activations."""
+    """The generator network, from noise to activations of the target layer."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise((noise, *GENERATOR_UNITS)):
         layers += [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU()]

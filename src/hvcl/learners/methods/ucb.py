@@ -19,7 +19,7 @@ others, which have no gradient there) are replaced by the plain bound per exampl
 no early stopping and no decay of the learning rate; the heads take part in the scaling (in the code they stop learning).
 Predictions are those of the means.
 
-On a task-free stream no boundary is told: then it is Bayes by backprop.
+A task-free stream announces no boundaries: then it is Bayes by backprop.
 """
 
 from __future__ import annotations
@@ -126,6 +126,6 @@ class UCB(VariationalLearner):
         return super().state_dict() | {"rates": self.rates}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.rates = {name: rate.to(self.device) for name, rate in state["rates"].items()}

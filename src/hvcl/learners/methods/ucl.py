@@ -19,7 +19,7 @@ This is what the authors' code does. In Task-IL the heads are plain and not regu
 Deviates from it: flipout instead of one draw of the weights for all of a batch; means start as Gaussian draws, not uniform ones,
 of variance (1 - ratio) 2 / fan-in, for convolutions too; one learning rate, which does not decay; Adam goes on over boundaries.
 
-On a task-free stream no boundary is told: then the terms of the first task are all there is.
+A task-free stream announces no boundaries: then the terms of the first task are all there is.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class UCL(GradientLearner):
         return super().state_dict() | {"first": self.first, "biases": self.biases}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.first = bool(state["first"])
         self.biases = [bias.to(self.device) for bias in state["biases"]]

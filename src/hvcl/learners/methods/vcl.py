@@ -16,7 +16,7 @@ a trained network; sigmas that start at 0.3 of the He standard deviation, not at
 thousand steps, and until then the prior of the second task would be too sure; predictions from 10 draws, not 100; the coresets of
 all heads are learned together, in Task-IL too.
 
-On a task-free stream no boundary is told: the prior stays the first one, and there is no coreset.
+A task-free stream announces no boundaries: the prior stays the first one, and there is no coreset.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class VCL(VariationalLearner):
         return super().state_dict() | {"data": self.data.state_dict(), "coreset": coreset}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.data.load_state_dict(state["data"])
         self.coreset = None if state["coreset"] is None else Stored(**state["coreset"])

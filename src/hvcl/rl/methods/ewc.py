@@ -1,4 +1,4 @@
-r"""Elastic weight consolidation (Kirkpatrick et al., 2017) for actor and, if asked for, critics.
+r"""Elastic weight consolidation (Kirkpatrick et al., 2017) for the actor and optionally the critics.
 
 After a task the loss pays strength / 2 * sum_t sum_i F_ti (w_i - w_ti)^2, one anchor per task. The Fisher information is exact
 for the Gaussian policy, F_i = E_s sum_o c_o(s) (d output_o(s) / d w_i)^2 with c = 1 / sigma^2 for the means and 2 for the log
@@ -34,7 +34,7 @@ class EWCSACConfig(SACConfig):
     strength: float = 10_000.0
     """Weight of the penalty: too small forgets, too large cannot learn. Continual World's."""
     hold_critics: bool = False
-    """Hold the critics as well."""
+    """Consolidate the critics as well."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +57,7 @@ class EWCPart(Part):
         return loss + penalty, {"ewc": penalty.item()}
 
     def end_task(self, inputs: Tensor, curvature: Tensor) -> None:
-        """One anchor more."""
+        """Add an anchor at the present weights."""
         self.penalty.add(fisher(self.network, inputs, curvature), self.network)
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class EWCPart(Part):
         return super().state_dict() | {"penalty": self.penalty.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.penalty.load_state_dict(state["penalty"], torch.device("cpu"))
 
@@ -100,7 +100,7 @@ class _Plain(nn.Module):
 
 @register("ewc", EWCSACConfig)
 class EWC(SAC):
-    """SAC with elastic weight consolidation of the actor, and of the critics if asked for."""
+    """SAC with elastic weight consolidation of the actor, and optionally of the critics."""
 
     config: EWCSACConfig
 

@@ -1,19 +1,20 @@
 r"""A generative gate on the observation in front of growing agents: continual reinforcement learning without boundaries.
 
 p(m|s) ~ p(m) p(s|m) with conjugate densities (`hvcl.rl.observation_gate`), whose statistics only add up: the gate cannot forget.
-Every expert m is a SAC of variational networks of its own, which alone learns from its observations. Nobody tells when a task
-ends.
+Every expert m is a SAC of variational networks of its own, which alone learns from its observations. Task boundaries
+are not known.
 
-A policy that gets better sees other things, so new observations are no sign of a new task. Where episodes begin, however, no
-policy has a hand in. So a second gate of the same kind holds the density p_1(s|m) of first observations, and every episode that
-begins speaks for or against the present expert m, in a cumulative sum of log Bayes factors:
+A policy that improves visits other states, so new observations are no evidence of a new task. The first observation of an
+episode, however, does not depend on the policy. So a second gate of the same kind holds the density p_1(s|m) of first
+observations, and every new episode is evidence for or against the current expert m, in a cumulative sum of log Bayes factors:
 
     S_k <- max(0, S_k + log p_1(s_1|k) - log p_1(s_1|m)),        k any other expert, or a new one
 
-The present expert is left for k once S_k exceeds log(N / concentration), with N the number of episodes so far: the prior odds of
-a Chinese restaurant against a new table; one that has seen few episodes is not left for a new one. Tasks are taken to change
-between episodes, and to differ in how these begin. That an episode has begun is seen from the transitions: its first observation
-is not where the last one led. An expert that is left consolidates, and its replay is emptied.
+The agent switches from m to k once S_k exceeds log(N / concentration), with N the number of episodes so far: the prior odds of
+the Chinese-restaurant process against a new expert; an expert with few episodes is not left for a new one. Tasks are assumed to
+change between episodes, and to differ in the distribution of first observations. The beginning of an episode is detected from
+the transitions: its first observation is not the next observation of the last transition. When the agent switches, the previous
+expert consolidates and its replay is emptied.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from hvcl.rl.part import Terms
 from hvcl.rl.replay import Transitions
 
 CONTAMINATION = 1e-3
-"""Share of an expert's numbers that the gate lets be anything, where agents act."""
+"""Probability that a number of an observation has nothing to do with its expert, in the gate that agents act by."""
 
 YOUNG = 10
-"""Episodes that an expert has to itself before it can be left for a new one: until then it is too broad to be compared."""
+"""Episodes that an expert needs before a new one can replace it: with fewer its density is too broad to be compared."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class GrowingSACConfig(HVCLSACConfig):
     concentration: float = 0.1
     """Concentration of the gate's Chinese-restaurant prior: larger opens experts more readily."""
     horizon: int = 60_000
-    """Steps that stand for the length of a task, which nobody tells."""
+    """Steps that count as the length of a task, which is not known."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,15 +71,15 @@ class Growing(Agent):
         super().__init__(observations, actions, seed)
         self.config = config
         self.gate = ObservationGate(observations, CONTAMINATION)
-        """Of all observations: whose they are when the agent acts."""
+        """p(m|s) of all observations, by which the agent chooses the expert that acts."""
         self.starts = ObservationGate(observations)
-        """Of first observations: whose they are when it learns."""
+        """p(m|s) of first observations of episodes, by which it chooses the expert that learns."""
         self.members: list[HVCL] = []
         self.current = 0
         self.suspicion = torch.zeros(2, dtype=torch.double)
-        """S of every expert (0 for the present one) and, last, of a new one."""
+        """S of every expert (0 for the current one) and, last, of a new one."""
         self.arrived: Array = np.zeros((0, observations), np.float32)
-        """Where the last transitions led."""
+        """The next observations of the last transitions."""
         self._open()
 
     def _open(self) -> None:
@@ -91,11 +92,11 @@ class Growing(Agent):
     # -- learning ---------------------------------------------------------------------------------------------------------
 
     def act(self, observations: Array) -> Array:
-        """As the present expert acts."""
+        """Actions of the current expert."""
         return self.members[self.current].act(observations)
 
     def observe(self, transitions: Transitions) -> Terms:
-        """Decide whose episodes they are when these begin; that expert learns from them."""
+        """Where episodes begin, choose the expert that they belong to; the current expert learns from the transitions."""
         seen = transitions.observation
         goes_on = (seen == self.arrived).all(1) if len(seen) == len(self.arrived) else np.zeros(len(seen), bool)
         self.arrived = transitions.next_observation.copy()
@@ -105,7 +106,7 @@ class Growing(Agent):
         return self.members[self.current].observe(transitions)
 
     def _begin(self, first: Array) -> None:
-        """Go over to the expert whose episodes begin like these, a new one if no known one's do."""
+        """Switch experts if first observations of episodes are evidence for another one, or for a new one."""
         evidence = self.starts.log_likelihood(first).sum(0)
         self.suspicion = (self.suspicion + evidence - evidence[self.current]).clamp_min(0.0)
         if float(self.starts.counts[self.current]) < YOUNG:
@@ -128,7 +129,7 @@ class Growing(Agent):
         return self.gate.log_probabilities(self.check(observations)).argmax(1)
 
     def predict(self, observations: Array, task: int | None = None) -> Array:
-        """What the expert of each observation does."""
+        """The actions of each observation's expert."""
         experts = self.experts_of(observations).numpy()
         actions = np.zeros((len(experts), self.actions), np.float32)
         for expert in np.unique(experts):
@@ -137,7 +138,7 @@ class Growing(Agent):
         return actions
 
     def usage(self, observations: Array) -> dict[str, list[float]]:
-        """The share of the observations that each expert answers for."""
+        """The share of the observations that belong to each expert."""
         counts = torch.bincount(self.experts_of(observations), minlength=len(self.members))
         return {"gate": (counts / counts.sum()).tolist()}
 
@@ -149,7 +150,7 @@ class Growing(Agent):
         return sum(member.parameters for member in self.members) + self.gate.parameters + self.starts.parameters
 
     def state_dict(self) -> State:
-        """The gates, all members, where the last transitions led."""
+        """The gates, all members, the current expert with its evidence, and the last next observations."""
         return {
             "gate": self.gate.state_dict(),
             "starts": self.starts.state_dict(),
@@ -160,7 +161,7 @@ class Growing(Agent):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         if not state["members"]:
             raise RunError("the saved agent has no experts: it was not made by this method")
         del self.members[1:]

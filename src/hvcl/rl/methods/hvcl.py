@@ -65,7 +65,7 @@ class HVCLPart(VariationalPart):
             diversity=config.diversity,
         )
         self.num_data = 1
-        """N_t."""
+        """N_t, the number of examples that the experts' KL is divided by."""
 
     def priced(self, loss: Tensor, progress: float) -> tuple[Tensor, Terms]:
         """The objective, with minus the loss as utility."""
@@ -82,7 +82,7 @@ class HVCLPart(VariationalPart):
         return super().state_dict() | {"objective": self.objective.state_dict(), "num_data": self.num_data}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.objective.load_state_dict(state["objective"])
         self.num_data = int(state["num_data"])

@@ -16,7 +16,7 @@ class Reset(SAC):
     """A new network for every task: the upper bound for learning the present one, with all that was before forgotten."""
 
     def on_task_start(self, task: int, steps: int) -> None:
-        """Start anew."""
+        """Start from new networks."""
         super().on_task_start(task, steps)
         self.start()
 

@@ -1,4 +1,4 @@
-"""The paper's own rivals: EWC and UCL on PPO, with a head for every task (which must be told, in acting too)."""
+"""The paper's own rivals: EWC and UCL on PPO, with a head for every task (whose id must be given, in acting too)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EWCPPOConfig(PPOConfig):
 
 @register("ewc-ppo", EWCPPOConfig)
 class EWCPPO(PPO):
-    """PPO with a head for every task and elastic weight consolidation; the task is told."""
+    """PPO with a head for every task and elastic weight consolidation; the task id is given."""
 
     config: EWCPPOConfig
 
@@ -51,7 +51,7 @@ class UCLPPOConfig(UCLWeights, PPOConfig):
 
 @register("ucl-ppo", UCLPPOConfig)
 class UCLPPO(PPO):
-    """PPO with a plain head for every task and a trunk under uncertainty-based continual learning; the task is told."""
+    """PPO with a plain head for every task and a trunk under uncertainty-based continual learning; the task id is given."""
 
     config: UCLPPOConfig
 

@@ -26,7 +26,7 @@ from hvcl.rl.sac import SAC, SACConfig
 
 @dataclass(frozen=True)
 class UCLWeights:
-    """What the price is made of."""
+    """The weights of the regularisers."""
 
     ratio: float = 0.02
     """Share of sigma^2 in the He variance at the start; the means have the rest. Small: critics do not bear much noise."""
@@ -52,7 +52,7 @@ class UCLSACConfig(UCLWeights, SACConfig):
 
 
 class UCLPart(Part):
-    """Networks with a sigma per node, whose sure nodes are held in place; plain layers beside them (heads) are not."""
+    """Networks with a sigma per node, whose certain nodes are regularised; plain layers beside them (heads) are not."""
 
     def __init__(self, network: nn.Module, config: UCLWeights, learning_rate: float, batch_size: int) -> None:
         super().__init__(network, learning_rate)
@@ -84,7 +84,7 @@ class UCLPart(Part):
         return super().state_dict() | {"first": self.first}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.first = bool(state["first"])
         self.nodes.hold()
