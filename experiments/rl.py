@@ -14,11 +14,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvcl.cli import parse_seeds
-from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl
+from hvcl.commands.main import parse_seeds
+from hvcl.core.storage import read_json, write_json
 from hvcl.rl.sequences import sequence
 from hvcl.runs.engine import Job, run_seeds
-from hvcl.runs.state import read_json, write_json
+from hvcl.runs.reinforcement import RLConfig, RLRunFolder, execute_rl
 
 METHODS = ("hvcl-growing", "naive", "reset", "ewc", "ucl", "hvcl")
 PROTOCOL = {"steps": 60_000, "evaluate_every": 20_000, "episodes": 3, "final_episodes": 10}

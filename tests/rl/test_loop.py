@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from hvcl.core.errors import InputError, RunError
+from hvcl.core.storage import load_state
 from hvcl.rl import Agent, Task, TaskSequence, TrainingProtocol, evaluate, evaluation, known_methods, run
 from hvcl.rl.classic import Reach
-from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl
 from hvcl.runs.record import InterruptedRun
-from hvcl.runs.state import load_state
+from hvcl.runs.reinforcement import RLConfig, RLRunFolder, execute_rl
 
 PROTOCOL = {"steps": 48, "evaluate_every": 24, "episodes": 1, "final_episodes": 2}
 SMALL = {"hidden": (6,), "batch_size": 8}

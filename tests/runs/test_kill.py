@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from hvcl.core.storage import load_state
 from hvcl.runs import RunConfig, RunFolder
 from hvcl.runs.record import execute
-from hvcl.runs.state import load_state
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

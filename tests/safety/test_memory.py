@@ -109,7 +109,7 @@ class TestOptimiserStates:
             import pathlib, sys
             from hvcl.runs import RunConfig, RunFolder
             from hvcl.runs.record import InterruptedRun, execute
-            from hvcl.runs.state import load_state, save_state
+            from hvcl.core.storage import load_state, save_state
 
             folder = RunFolder(pathlib.Path({str(tmp_path / "run")!r}))
             config = RunConfig.make("split-digits", "hvcl", (1,), {{"epochs": 1}}, {{"estimator": "flipout"}})
@@ -130,7 +130,7 @@ class TestOptimiserStates:
         assert done.returncode == 0, done.stderr
         arguments = ["run", "split-digits", "--method", "hvcl", "--epochs", "1", "--estimator", "flipout", "--resume"]
         arguments += ["--out", str(tmp_path / "run")]
-        resumed = subprocess.run([sys.executable, "-m", "hvcl.cli", *arguments], capture_output=True, text=True, timeout=300)
+        resumed = subprocess.run([sys.executable, "-m", "hvcl", *arguments], capture_output=True, text=True, timeout=300)
         assert resumed.returncode == 2
         assert "does not fit" in resumed.stderr
         assert "Traceback" not in resumed.stderr

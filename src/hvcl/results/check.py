@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvcl.results.cells import Cell
-from hvcl.runs.configuration import RunConfig
 from hvcl.runs.folder import RunFolder
 from hvcl.runs.record import execute
+from hvcl.runs.supervised import RunConfig
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from hvcl.core.errors import RunError
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import Array, TaskSequence
-from hvcl.rl.runs import RLRunFolder
 from hvcl.rl.sequences import sequence
+from hvcl.runs.reinforcement import RLRunFolder
 
 LONGEST = 1_000
 """Steps of an episode that are looked at."""

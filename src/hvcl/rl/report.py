@@ -15,13 +15,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hvcl.core.errors import RunError
+from hvcl.core.storage import read_json, write_atomically
 from hvcl.report.charts import Axis, Point, Series, line_chart, nice_axis
 from hvcl.rl import scores
 from hvcl.rl.frames import Strip, frames_of
-from hvcl.rl.runs import FORMAT, points_of
 from hvcl.rl.sequences import tasks_of
 from hvcl.runs.folder import RunFolder
-from hvcl.runs.state import read_json, write_atomically
+from hvcl.runs.reinforcement import FORMAT, points_of
 
 COLOURS = 7
 """Colours of lines in the style sheet; beyond them, dashes tell lines apart."""

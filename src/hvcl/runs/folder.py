@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from hvcl.core.errors import RunError
-from hvcl.runs.configuration import RunConfig
-from hvcl.runs.state import load_state, read_json, save_state, write_atomically, write_json
+from hvcl.core.storage import load_state, read_json, save_state, write_atomically, write_json
+from hvcl.runs.supervised import RunConfig
 
 
 @dataclass(frozen=True)

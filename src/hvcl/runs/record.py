@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from hvcl.core.storage import tensor_bytes, write_json
 from hvcl.evaluation import AccuracyMatrix, Evaluation
 from hvcl.learners.base import Learner
-from hvcl.runs.configuration import RunConfig, environment
 from hvcl.runs.folder import RunFolder, SeedFolder
 from hvcl.runs.loop import Observer, run
-from hvcl.runs.state import tensor_bytes, write_json
+from hvcl.runs.supervised import RunConfig, environment
 from hvcl.streams.events import Batch
 
 LOG_LINES = 200

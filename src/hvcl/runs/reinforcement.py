@@ -15,16 +15,16 @@ import torch
 
 from hvcl.core.configuration import configure, to_json
 from hvcl.core.errors import InputError, RunError
+from hvcl.core.storage import read_json, write_json
 from hvcl.rl import scores
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import TaskSequence
 from hvcl.rl.loop import Position, Stage, TrainingProtocol, check_room, run
 from hvcl.rl.methods import method
 from hvcl.rl.sequences import sequence
-from hvcl.runs.configuration import check_seeds, environment
 from hvcl.runs.folder import RunFolder, SeedFolder
 from hvcl.runs.record import PROGRESS_SECONDS, InterruptedRun
-from hvcl.runs.state import read_json, write_json
+from hvcl.runs.supervised import check_seeds, environment
 
 FORMAT = "rl-1"
 """Kind and version of the run folder's layout."""

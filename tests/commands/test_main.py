@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvcl.cli import main, parse_seeds
+from hvcl.commands.main import main, parse_seeds
 from hvcl.learners import known_methods
 from hvcl.streams import BENCHMARKS, StreamConfig
 
@@ -195,7 +195,7 @@ def test_seeds_as_lists_and_ranges():
 
 def test_ctrl_c_saves_and_the_run_goes_on(tmp_path):
     """In a process of its own, as from a terminal: interrupt, exit code 130, resume to the same end as an undisturbed run."""
-    command = [sys.executable, "-m", "hvcl.cli", "run", "split-digits", "--method", "hvcl", "--hidden", "8", "--epochs", "6"]
+    command = [sys.executable, "-m", "hvcl", "run", "split-digits", "--method", "hvcl", "--hidden", "8", "--epochs", "6"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([*command, "--out", "broken"], stderr=subprocess.PIPE, text=True, env=environment)
     metrics = tmp_path / "broken/seed-1/metrics.jsonl"
@@ -251,7 +251,7 @@ def test_compare_refuses_what_it_does_not_know(capsys):
     assert "split-digit" in refused(capsys, "compare", "split-digit")
     assert "scenario" in refused(capsys, "compare", "split-digits", "--scenario", "all")
     assert "nowhere" in refused(capsys, "table", "nowhere")
-    assert "--budget" in refused(capsys, "table", str(Path(__file__).parents[1] / "results"), "--budget", "huge")
+    assert "--budget" in refused(capsys, "table", str(Path(__file__).parents[2] / "results"), "--budget", "huge")
     assert "--sample" in refused(capsys, "check", ".", "--sample", "0")
 
 

@@ -78,7 +78,7 @@ def _dispatch(words: list[str]) -> int:
     if known.command == "run":
         return _run(known, rest)
     if known.command == "rl":
-        from hvcl.rl.command import run_command
+        from hvcl.commands.rl import run_command
 
         return run_command(known, rest)
     if rest:
@@ -381,8 +381,8 @@ def _one_pass(name: str) -> bool:
 
 
 def _table(known: argparse.Namespace) -> int:
+    from hvcl.core.storage import write_atomically
     from hvcl.results import BUDGETS, html_table, load_cells, markdown_table, overview
-    from hvcl.runs.state import write_atomically
 
     cells = load_cells(known.folder)
     if not cells:
@@ -495,7 +495,3 @@ def _data(known: argparse.Namespace) -> int:
         missing = bad and all(status.state == "missing" for status in states)
         print(f"  {name:<10} {'missing' if missing else ', '.join(bad) if bad else 'ok' if states else 'ok (embedded)'}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

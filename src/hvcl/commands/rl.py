@@ -12,15 +12,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hvcl.cli import EXIT_INTERRUPTED, parse_seeds, print_options, print_settings, settings_of
+from hvcl.commands.main import EXIT_INTERRUPTED, parse_seeds, print_options, print_settings, settings_of
 from hvcl.core.errors import InputError
 from hvcl.rl.loop import TrainingProtocol
 from hvcl.rl.methods import known_methods, method
 from hvcl.rl.report import write_rl_report
-from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl
 from hvcl.rl.sequences import SEQUENCES, sequence
 from hvcl.runs.engine import Job, run_seeds
 from hvcl.runs.record import InterruptedRun
+from hvcl.runs.reinforcement import RLConfig, RLRunFolder, execute_rl
 
 USAGE = """usage: hvcl rl list [--json]
        hvcl rl run [--sequence S] [--method M] [--steps N] [--seeds 1,2] [--out DIR] [--resume] [--force] [settings]

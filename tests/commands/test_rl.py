@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 import pytest
 
-from hvcl.cli import main
+from hvcl.commands.main import main
 from hvcl.rl.classic import Reach
 from hvcl.rl.report import load_rl_run, render
 
