@@ -108,7 +108,8 @@ class TestOptimiserStates:
             f"""
             import pathlib, sys
             from hvcl.runs import RunConfig, RunFolder
-            from hvcl.runs.record import InterruptedRun, execute
+            from hvcl.runs.record import InterruptedRun
+            from hvcl.runs.seed import run_seed
             from hvcl.core.storage import load_state, save_state
 
             folder = RunFolder(pathlib.Path({str(tmp_path / "run")!r}))
@@ -116,7 +117,7 @@ class TestOptimiserStates:
             folder.prepare(config, {{"memory": "none", "task_names": []}}, resume=False, force=False)
             steps = iter(range(5))
             try:
-                execute(folder, 1, stop=lambda: next(steps, None) is None)
+                run_seed(folder, 1, stop=lambda: next(steps, None) is None)
             except InterruptedRun:
                 pass
             path = folder.seed(1).checkpoint_path

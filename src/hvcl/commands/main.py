@@ -7,13 +7,14 @@ import dataclasses
 import difflib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
 
 from hvcl.core.errors import HvclError, InputError
+from hvcl.runs.record import InterruptedRun
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -34,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HvclError as error:
         print(f"hvcl: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_USAGE
+    except InterruptedRun:
+        print("hvcl: interrupted, the run is saved: go on with the same command and --resume", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except KeyboardInterrupt:
         print("hvcl: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -118,7 +122,7 @@ def _add_run(commands: Any) -> None:
 
 def _run(known: argparse.Namespace, rest: list[str]) -> int:
     from hvcl.learners import method
-    from hvcl.runs import RunConfig
+    from hvcl.runs import RunConfig, execute
     from hvcl.streams import StreamConfig, benchmark
 
     config_class = method(known.method).config
@@ -133,7 +137,7 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
     supervision = "-task-free" if config.stream.task_free else ""
     out = known.out or Path("runs") / f"{config.benchmark}-{config.stream.scenario}{supervision}-{config.method}"
     console = Console(stderr=True)
-    results = _execute([(config, out)], console, known.workers, resume=known.resume, force=known.force)[0]
+    results = execute(config, out, workers=known.workers, resume=known.resume, force=known.force, progress=console)
     if known.json:
         print(json.dumps(_json_result(out, results), allow_nan=False))
     else:
@@ -229,51 +233,6 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def _execute(
-    runs: list[tuple[Any, Path]],
-    console: Console,
-    workers: int | None,
-    *,
-    resume: bool,
-    force: bool,
-    finished: Callable[[Path, list[dict[str, Any]]], None] | None = None,
-) -> list[list[dict[str, Any]]]:
-    """Run every (configuration, folder) over all cores; results by run, in the order of seeds.
-
-    `finished` is told the folder and results of a run as soon as all of its seeds are there.
-    """
-    from hvcl.runs import RunFolder
-    from hvcl.runs.engine import Job, run_seeds
-    from hvcl.runs.record import InterruptedRun
-
-    if workers is not None and workers < 1:
-        raise InputError(f"--workers must be at least 1, got {workers}")
-    jobs: list[Job] = []
-    for config, path in runs:
-        # built here once so that missing data and settings that do not fit are noticed before anything is written
-        stream = config.make_stream(config.seeds[0])
-        learner = config.make_learner(stream, config.seeds[0])
-        facts = {"memory": learner.memory, "task_names": [task.name for task in stream.tasks]}
-        RunFolder(path).prepare(config, facts, resume=resume, force=force)
-        jobs += [Job(path, seed, f"{config.method} seed {seed}") for seed in config.seeds]
-    seeds: dict[Path, dict[int, dict[str, Any]]] = {path: {seed: {} for seed in config.seeds} for config, path in runs}
-    missing = {path: len(config.seeds) for config, path in runs}
-
-    def on_result(number: int, result: dict[str, Any]) -> None:
-        path = jobs[number].folder
-        seeds[path][jobs[number].seed] = result
-        missing[path] -= 1
-        if not missing[path] and finished:
-            finished(path, list(seeds[path].values()))
-
-    try:
-        run_seeds(jobs, console, workers, on_result)
-    except InterruptedRun:
-        print("hvcl: interrupted, everything is saved: go on with the same command and --resume", file=sys.stderr)
-        raise SystemExit(EXIT_INTERRUPTED) from None
-    return [list(seeds[path].values()) for _, path in runs]
-
-
 def _json_result(out: Path, results: list[dict[str, Any]]) -> dict[str, Any]:
     config = json.loads((out / "config.json").read_text())
     keys = ("benchmark", "scenario", "supervision", "memory", "method", "seeds", "evaluated_on", "task_names")
@@ -347,7 +306,7 @@ def _add_compare(commands: Any) -> None:
 def _compare(known: argparse.Namespace) -> int:
     from hvcl.learners import known_methods
     from hvcl.results import BUDGETS, cell_of, save_cell
-    from hvcl.runs import RunConfig
+    from hvcl.runs import RunConfig, execute_all
     from hvcl.streams import benchmark
 
     chosen = benchmark(known.benchmark)
@@ -368,7 +327,7 @@ def _compare(known: argparse.Namespace) -> int:
             budget = None if _one_pass(folder.name) else known.budget
             print(f"written: {save_cell(cell_of(folder, found, budget), known.results)}", flush=True)
 
-    _execute(runs, Console(stderr=True), known.workers, resume=True, force=False, finished=keep)
+    execute_all(runs, workers=known.workers, resume=True, progress=Console(stderr=True), on_finished=keep)
     _print_table([folder for _, folder in runs])
     print(f"run folders: {out}   report: hvcl report {out}")
     return 0
@@ -421,7 +380,7 @@ def _check(known: argparse.Namespace) -> int:
 
 def _demo(known: argparse.Namespace) -> int:
     from hvcl.report import write_report
-    from hvcl.runs import RunConfig
+    from hvcl.runs import RunConfig, execute_all
 
     seeds = parse_seeds(known.seeds)
     print(
@@ -435,7 +394,7 @@ def _demo(known: argparse.Namespace) -> int:
     ]
     folders = [folder for _, folder in reversed(runs)]
     unfinished = any((folder / "config.json").exists() and not _finished(folder, seeds) for folder in folders)
-    _execute(runs, Console(stderr=True), None, resume=True, force=not unfinished)
+    execute_all(runs, resume=True, force=not unfinished, progress=Console(stderr=True))
     print()
     _print_table(folders)
     page = write_report(folders, known.out / "report.html", title="hvcl demo: five tasks in a row")

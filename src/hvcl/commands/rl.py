@@ -12,15 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hvcl.commands.main import EXIT_INTERRUPTED, parse_seeds, print_options, print_settings, settings_of
+from hvcl.commands.main import parse_seeds, print_options, print_settings, settings_of
 from hvcl.core.errors import InputError
 from hvcl.rl.loop import TrainingProtocol
 from hvcl.rl.methods import known_methods, method
 from hvcl.rl.report import write_rl_report
-from hvcl.rl.sequences import SEQUENCES, sequence
-from hvcl.runs.engine import Job, run_seeds
-from hvcl.runs.record import InterruptedRun
-from hvcl.runs.reinforcement import RLConfig, RLRunFolder, execute_rl
+from hvcl.rl.sequences import SEQUENCES
+from hvcl.runs import execute
+from hvcl.runs.reinforcement import RLConfig
 
 USAGE = """usage: hvcl rl list [--json]
        hvcl rl run [--sequence S] [--method M] [--steps N] [--seeds 1,2] [--out DIR] [--resume] [--force] [settings]
@@ -78,26 +77,17 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
         return 0
     if known.frames:
         raise InputError("--frames is for the report: hvcl rl report DIR --frames")
-    if known.workers is not None and known.workers < 1:
-        raise InputError(f"--workers must be at least 1, got {known.workers}")
     protocol, agent = settings_of(rest, TrainingProtocol, config_class, command="hvcl rl run", others=("--sequence",))
     config = RLConfig.make(known.sequence, known.method, parse_seeds(known.seeds), protocol, agent)
-    tasks = sequence(config.sequence)  # what is missing is noticed before anything is written
-    config.make_agent(tasks, config.seeds[0])
     out = known.out or Path("runs") / re.sub(r"[^\w.-]+", "-", f"rl-{config.sequence}-{config.method}")
-    RLRunFolder(out).prepare(config, {"task_names": [t.name for t in tasks.tasks]}, resume=known.resume, force=known.force)
     first = getattr(config.agent, "warmup", 0) or getattr(config.agent, "rollout", 0)
     if config.protocol.steps < first:
         print(
             f"hvcl: note: nothing is learned before step {first} of a task, and there are {config.protocol.steps}",
             file=sys.stderr,
         )
-    jobs = [Job(out, seed, f"{config.method} seed {seed}") for seed in config.seeds]
-    try:
-        results = run_seeds(jobs, Console(stderr=True), known.workers, worker=execute_rl)
-    except InterruptedRun:
-        print("hvcl: interrupted: go on from the last evaluation with the same command and --resume", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    console = Console(stderr=True)
+    results = execute(config, out, workers=known.workers, resume=known.resume, force=known.force, progress=console)
     if known.json:
         print(json.dumps({"sequence": config.sequence, "method": config.method, "results": results, "out": str(out)}))
     else:

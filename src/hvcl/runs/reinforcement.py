@@ -1,30 +1,21 @@
-"""A run of continual reinforcement learning: its configuration, its folder, one seed from beginning to end.
-
-The folder is laid out as that of any run (`hvcl.runs.folder`): config.json, seed-N/ with metrics.jsonl, checkpoint, result.json.
-"""
+"""Continual reinforcement learning as an experiment: one method on one sequence of tasks."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from hvcl.core.configuration import configure, to_json
 from hvcl.core.errors import InputError, RunError
-from hvcl.core.storage import read_json, write_json
 from hvcl.rl import scores
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import TaskSequence
 from hvcl.rl.loop import Position, Stage, TrainingProtocol, check_room, run
 from hvcl.rl.methods import method
 from hvcl.rl.sequences import sequence
-from hvcl.runs.folder import RunFolder, SeedFolder
-from hvcl.runs.record import PROGRESS_SECONDS, InterruptedRun
-from hvcl.runs.supervised import check_seeds, environment
+from hvcl.runs.experiment import check_seeds
+from hvcl.runs.record import InterruptedRun, Recorder
 
 FORMAT = "rl-1"
 """Kind and version of the run folder's layout."""
@@ -32,7 +23,10 @@ FORMAT = "rl-1"
 
 @dataclass(frozen=True)
 class RLConfig:
-    """One method on one chain of tasks, for any number of seeds."""
+    """One method on one sequence of tasks, for any number of seeds."""
+
+    kind: ClassVar[str] = "reinforcement"
+    identity: ClassVar[tuple[str, ...]] = ("sequence", "method", "protocol", "agent")
 
     sequence: str
     method: str
@@ -57,10 +51,22 @@ class RLConfig:
         check_room(agent, tasks)
         return agent
 
+    def facts(self) -> dict[str, Any]:
+        """The names of the tasks; raises what building the first seed raises."""
+        tasks = sequence(self.sequence)
+        self.make_agent(tasks, self.seeds[0])
+        return {"task_names": [task.name for task in tasks.tasks]}
+
+    def build(self, seed: int) -> RLSession:
+        """One seed, new."""
+        tasks = sequence(self.sequence)
+        return RLSession(tasks, self.make_agent(tasks, seed), self.protocol, seed)
+
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
         return {
             "format": FORMAT,
+            "kind": self.kind,
             "sequence": self.sequence,
             "method": self.method,
             "seeds": list(self.seeds),
@@ -80,143 +86,85 @@ class RLConfig:
             raise RunError(f"{place} is not the configuration of a run of reinforcement learning ({error})") from None
 
 
-class RLRunFolder(RunFolder):
-    """A folder that holds one run of reinforcement learning."""
+class RLSession:
+    """One seed: an agent, its tasks, and where it is.
 
-    identity: ClassVar[tuple[str, ...]] = ("format", "sequence", "method", "protocol", "agent")
+    There is a checkpoint at every evaluation: what was learned since the last one is learned again after an interruption.
+    """
 
-    def settings(self) -> RLConfig:
-        """The run's configuration."""
-        return RLConfig.from_json(read_json(self.config_path), self.config_path)
+    def __init__(self, tasks: TaskSequence, agent: Agent, protocol: TrainingProtocol, seed: int) -> None:
+        self.tasks, self.agent, self.protocol, self.seed = tasks, agent, protocol, seed
+        self.position = Position()
 
-    def _saved(self) -> dict[str, Any]:
-        saved: dict[str, Any] = read_json(self.config_path)
-        return saved
+    def run(self, recorder: Recorder) -> None:
+        """Learn all tasks to the end."""
+        count, steps = len(self.tasks.tasks), self.protocol.steps
 
+        def show(phase: int, step: int, last: float | None, at_once: bool = False) -> None:
+            text = "" if last is None else f"return {last:.1f}"
+            recorder.show(phase * steps + step, count * steps, phase, count, text, at_once=at_once)
 
-@dataclass(frozen=True)
-class Progress:
-    """How far one seed of a run is."""
+        def watch(step: int, last: float | None) -> None:
+            if recorder.stop():
+                raise InterruptedRun
+            show(self.position.phase, step, last)
 
-    position: int
-    total: int
-    finished_tasks: int
-    tasks: int
-    last_return: float | None
-    """Of the last episode."""
-    seconds: float
+        def on_stage(stage: Stage, position: Position) -> None:
+            self.position = position
+            record = self._record(stage)
+            recorder.log(record)
+            recorder.save(self.state_dict())
+            show(record["finished"], 0 if stage.finished else stage.step, stage.outcomes[max(stage.outcomes)].mean, at_once=True)
 
-    @property
-    def text(self) -> str:
-        """The return in words."""
-        return "" if self.last_return is None else f"return {self.last_return:.1f}"
+        run(self.tasks, self.agent, self.protocol, self.seed, on_stage=on_stage, watch=watch, position=self.position)
 
-
-class Recorder:
-    """Writes metrics and checkpoints after every stage, and tells how far the run is."""
-
-    def __init__(
-        self,
-        files: SeedFolder,
-        agent: Agent,
-        config: RLConfig,
-        tasks: int,
-        tell: Callable[[Progress], None],
-        stop: Callable[[], bool],
-    ) -> None:
-        self.files, self.agent, self.tell, self.stop = files, agent, tell, stop
-        self.tasks, self.steps = tasks, config.protocol.steps
-        self.position, self.size, self.seconds_before = Position(), 0, 0.0
-        self._begin = time.monotonic()
-        self._told = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Wall-clock time spent on this seed, over all its sessions."""
-        return self.seconds_before + time.monotonic() - self._begin
-
-    def watch(self, step: int, last: float | None) -> None:
-        """Show the progress; stop if asked to. What was learned since the last stage is learned again after a resume."""
-        if self.stop():
-            raise InterruptedRun
-        now = time.monotonic()
-        if now - self._told >= PROGRESS_SECONDS:
-            self._told = now
-            self._tell(self.position.phase, step, last)
-
-    def _tell(self, phase: int, step: int, last: float | None) -> None:
-        self.tell(Progress(phase * self.steps + step, self.tasks * self.steps, phase, self.tasks, last, self.seconds))
-
-    def on_stage(self, stage: Stage, position: Position) -> None:
-        """Log the stage and save a checkpoint."""
-        self.position = position
-        all_at_once = self.agent.all_tasks_at_once
-        finished = self.tasks if all_at_once and stage.finished else stage.phase + stage.finished
-        record = {
+    def _record(self, stage: Stage) -> dict[str, Any]:
+        count, steps, all_at_once = len(self.tasks.tasks), self.protocol.steps, self.agent.all_tasks_at_once
+        return {
             "kind": "evaluation",
-            "step": stage.phase * self.steps + stage.step,
-            "time": stage.phase + (stage.step / self.steps if not stage.finished or all_at_once else 1.0),
-            "finished": finished,
-            "returns": [stage.outcomes[k].returns if k in stage.outcomes else None for k in range(self.tasks)],
-            "usage": [stage.outcomes[k].usage if k in stage.outcomes else {} for k in range(self.tasks)],
+            "step": stage.phase * steps + stage.step,
+            "time": stage.phase + (stage.step / steps if not stage.finished or all_at_once else 1.0),
+            "finished": count if all_at_once and stage.finished else stage.phase + stage.finished,
+            "returns": [stage.outcomes[k].returns if k in stage.outcomes else None for k in range(count)],
+            "usage": [stage.outcomes[k].usage if k in stage.outcomes else {} for k in range(count)],
             "training": stage.training,
             "terms": stage.terms,
         }
-        self.size = self.files.append_metrics(record)
-        self.files.save_checkpoint(
-            {
-                "agent": self.agent.state_dict(),
-                "position": [position.phase, position.step],
-                "metrics_size": self.size,
-                "seconds": self.seconds,
-            }
-        )
-        last = stage.outcomes[max(stage.outcomes)].mean
-        self._tell(finished, 0 if stage.finished else stage.step, last)
 
-    def resume(self, state: dict[str, Any]) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """The agent, and the task and step that it is at."""
+        return {"agent": self.agent.state_dict(), "position": [self.position.phase, self.position.step]}
+
+    def load_state_dict(self, state: dict[str, Any], evaluations: list[dict[str, Any]]) -> None:
         """Go on from a checkpoint."""
-        try:
-            self.agent.load_state_dict(state["agent"])
-        except (KeyError, RuntimeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise RunError(f"{self.files.checkpoint_path} does not fit this agent ({reason}): start anew with --force") from None
+        self.agent.load_state_dict(state["agent"])
         self.position = Position(*state["position"])
-        self.size, self.seconds_before = state["metrics_size"], state["seconds"]
 
+    def summarise(self, evaluations: list[dict[str, Any]]) -> dict[str, Any]:
+        """What a finished seed comes to. Forward transfer needs an agent from scratch beside it: see `hvcl.rl.scores`.
 
-def execute_rl(
-    folder: Path,
-    seed: int,
-    *,
-    tell: Callable[[Progress], None] = lambda progress: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
-    """Run one seed of the run in `folder`, or go on with it, and return its result. Computes on one thread."""
-    run_folder = RLRunFolder(folder)
-    files = run_folder.seed(seed)
-    done = files.result()
-    if done is not None:
-        return done
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        config = run_folder.settings()
-        tasks = sequence(config.sequence)
-        agent = config.make_agent(tasks, seed)
-        recorder = Recorder(files, agent, config, len(tasks.tasks), tell, stop)
-        checkpoint = files.load_checkpoint()
-        files.cut_metrics(checkpoint["metrics_size"] if checkpoint else 0)
-        write_json(files.path / "environment.json", environment(seed))
-        if checkpoint:
-            recorder.resume(checkpoint)
-        hooks: dict[str, Any] = {"on_stage": recorder.on_stage, "watch": recorder.watch}
-        run(tasks, agent, config.protocol, seed, position=recorder.position, **hooks)
-        result = summarise(tasks, files.evaluations(), agent) | {"seed": seed, "seconds": recorder.seconds}
-        write_json(files.result_path, result)
-        return result
-    finally:
-        torch.set_num_threads(threads)
+        Of an agent that learns all tasks at once there is no time right after a task was learned, and no score that needs it.
+        """
+        tasks, points = self.tasks.tasks, points_of(evaluations)
+        references = [scores.Reference(task.low, task.high) for task in tasks]
+        norms = [None] * len(tasks) if self.agent.all_tasks_at_once else scores.normalisers(points, len(tasks))
+        last = points[-1]
+        learned = None not in norms
+        areas = [scores.learning_area(points, k, r) for k, r in enumerate(references)] if learned else None
+        return {
+            "task_names": [task.name for task in tasks],
+            "references": [[task.low, task.high] for task in tasks],
+            "returns_when_learned": norms,
+            "returns_at_the_end": list(last.returns),
+            "cumulative_reward": scores.cumulative(last, references, norms) if learned else None,
+            "cumulative_above_random": scores.cumulative(last, references, norms, above_random=True) if learned else None,
+            "average_performance": scores.average_performance(last, references),
+            "forgetting": scores.forgetting(last, references, norms) if learned else None,
+            "learning_areas": areas,
+            "curve": [[point.time, *point.returns] for point in points],
+            "usage": evaluations[-1]["usage"],
+            "parameters": self.agent.parameters,
+        }
 
 
 def points_of(evaluations: list[dict[str, Any]]) -> list[scores.Point]:
@@ -225,30 +173,3 @@ def points_of(evaluations: list[dict[str, Any]]) -> list[scores.Point]:
         scores.Point(record["time"], tuple(None if r is None else sum(r) / len(r) for r in record["returns"]))
         for record in evaluations
     ]
-
-
-def summarise(tasks: TaskSequence, evaluations: list[dict[str, Any]], agent: Agent) -> dict[str, Any]:
-    """What a finished seed comes to. Forward transfer needs an agent from scratch beside it: see `hvcl.rl.scores`.
-
-    Of an agent that learns all tasks at once there is no time right after a task was learned, and no score that needs it.
-    """
-    points = points_of(evaluations)
-    references = [scores.Reference(task.low, task.high) for task in tasks.tasks]
-    norms = [None] * len(tasks.tasks) if agent.all_tasks_at_once else scores.normalisers(points, len(tasks.tasks))
-    last = points[-1]
-    learned = None not in norms
-    areas = [scores.learning_area(points, k, r) for k, r in enumerate(references)] if learned else None
-    return {
-        "task_names": [task.name for task in tasks.tasks],
-        "references": [[task.low, task.high] for task in tasks.tasks],
-        "returns_when_learned": norms,
-        "returns_at_the_end": list(last.returns),
-        "cumulative_reward": scores.cumulative(last, references, norms) if learned else None,
-        "cumulative_above_random": scores.cumulative(last, references, norms, above_random=True) if learned else None,
-        "average_performance": scores.average_performance(last, references),
-        "forgetting": scores.forgetting(last, references, norms) if learned else None,
-        "learning_areas": areas,
-        "curve": [[point.time, *point.returns] for point in points],
-        "usage": evaluations[-1]["usage"],
-        "parameters": agent.parameters,
-    }
