@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvcl.commands.main import parse_seeds
+from hvcl.commands.options import parse_seeds
 from hvcl.core.storage import read_json, write_json
 from hvcl.rl.sequences import sequence
 from hvcl.runs import RunFolder

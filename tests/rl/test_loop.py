@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from hvcl.core.errors import InputError, RunError
+from hvcl.core.errors import InputError, InterruptedRun, RunError
 from hvcl.core.storage import load_state
 from hvcl.rl import Agent, Task, TaskSequence, TrainingProtocol, evaluate, evaluation, known_methods, run
 from hvcl.rl.classic import Reach
 from hvcl.runs import RunFolder, run_seed
-from hvcl.runs.record import InterruptedRun
 from hvcl.runs.reinforcement import RLConfig
 
 PROTOCOL = {"steps": 48, "evaluate_every": 24, "episodes": 1, "final_episodes": 2}

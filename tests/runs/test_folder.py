@@ -2,9 +2,8 @@ import json
 
 import pytest
 
-from hvcl.core.errors import InputError, RunError
+from hvcl.core.errors import InputError, InterruptedRun, RunError
 from hvcl.runs import RunConfig, RunFolder
-from hvcl.runs.record import InterruptedRun
 from hvcl.runs.seed import run_seed
 
 FACTS = {"memory": "none", "task_names": ["a"]}

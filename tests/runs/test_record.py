@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from hvcl.core.errors import InterruptedRun
 from hvcl.runs import RunConfig, RunFolder
-from hvcl.runs.record import InterruptedRun
 from hvcl.runs.seed import run_seed
 
 FACTS = {"memory": "none", "task_names": ["a"]}

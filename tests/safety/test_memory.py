@@ -108,7 +108,7 @@ class TestOptimiserStates:
             f"""
             import pathlib, sys
             from hvcl.runs import RunConfig, RunFolder
-            from hvcl.runs.record import InterruptedRun
+            from hvcl.core.errors import InterruptedRun
             from hvcl.runs.seed import run_seed
             from hvcl.core.storage import load_state, save_state
 

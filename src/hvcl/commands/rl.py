@@ -1,4 +1,4 @@
-"""hvcl rl run, list, report."""
+"""hvcl rl run, list, report: continual reinforcement learning."""
 
 from __future__ import annotations
 
@@ -6,80 +6,81 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from hvcl.commands.main import parse_seeds, print_options, print_settings, settings_of
+from hvcl.commands.options import Parser, add_run_options, add_settings, method_in, settings_of
+from hvcl.commands.output import print_lists, print_rows
 from hvcl.core.errors import InputError
-from hvcl.rl.loop import TrainingProtocol
-from hvcl.rl.methods import known_methods, method
-from hvcl.rl.report import write_rl_report
-from hvcl.rl.sequences import SEQUENCES
-from hvcl.runs import execute
-from hvcl.runs.reinforcement import RLConfig
 
-USAGE = """usage: hvcl rl list [--json]
-       hvcl rl run [--sequence S] [--method M] [--steps N] [--seeds 1,2] [--out DIR] [--resume] [--force] [settings]
-       hvcl rl report DIR... [--out FILE] [--frames]
-"""
-EXAMPLE = """
-for example
-  hvcl rl run --method hvcl-growing --steps 5000 --out runs/growing    the small chain, classic
+try:
+    from hvcl.rl.loop import TrainingProtocol
+    from hvcl.rl.methods import known_methods, method
+    from hvcl.rl.report import write_rl_report
+    from hvcl.rl.sequences import SEQUENCES
+    from hvcl.runs import execute
+    from hvcl.runs.reinforcement import RLConfig
+except ModuleNotFoundError as error:
+    raise InputError(f"hvcl rl needs more packages: pip install 'hvcl[rl]' ({error})") from None
+
+EXAMPLES = """for example
+  hvcl rl run --method hvcl-growing --steps 5000 --out runs/growing    the small sequence, classic
   hvcl rl run --method ewc --help                                      every setting of a method
-  hvcl rl run --sequence Pendulum-v1,MountainCarContinuous-v0          a chain of one's own
+  hvcl rl run --sequence Pendulum-v1,MountainCarContinuous-v0          a sequence of one's own
   hvcl rl report runs/growing --frames                                 one HTML page"""
 
 
-def run_command(known: argparse.Namespace, rest: list[str]) -> int:
-    """hvcl rl: returns the exit code."""
-    if known.action is None or (known.help and known.action != "run"):
-        print(USAGE + EXAMPLE)
-        return 0
-    if known.action == "list":
-        if rest:
-            raise InputError(f"unknown argument {rest[0]!r} (see hvcl rl --help)")
-        return _list(known.json)
-    if known.action == "report":
-        unknown = next((word for word in rest if word.startswith("-")), None)
-        if unknown:
-            raise InputError(f"unknown option {unknown}: hvcl rl report DIR... [--out FILE] [--frames]")
-        if not rest:
-            raise InputError("which runs? hvcl rl report DIR... [--out FILE] [--frames]")
-        folders = [Path(word) for word in rest]
-        print(f"report: {write_rl_report(folders, known.out or folders[0] / 'report.html', known.frames)}")
-        return 0
-    return _run(known, rest)
+def parser(words: Sequence[str]) -> Parser:
+    """The options of the three actions."""
+    found = Parser(
+        prog="hvcl rl",
+        description="One method on a sequence of tasks: run one, list what there is, report on runs.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = found.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
+    usage = "hvcl rl run [--sequence S] [--method M] [--steps N] [--seeds 1,2] [--out DIR] [--resume] [--force] [settings]"
+    run = actions.add_parser("run", usage=usage, help="hvcl rl run [--sequence S] [--method M]: one method on one sequence")
+    name = method_in(words, "hvcl-growing")
+    sequences = f"{', '.join(SEQUENCES)}, or gymnasium ids with commas between them (classic)"
+    run.add_argument("--sequence", metavar="S", default="classic", help=sequences)
+    add_run_options(run, "hvcl-growing", known_methods(), "runs/rl-SEQUENCE-METHOD")
+    add_settings(run, "settings of the protocol", TrainingProtocol, "protocol")
+    add_settings(run, f"settings of the method {name}", method(name).config, "agent")
+    run.values["--sequence"] = tuple(SEQUENCES)
+    listing = actions.add_parser("list", help="hvcl rl list: sequences and methods")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    report = actions.add_parser("report", help="hvcl rl report DIR... [--frames]: one HTML page from run folders")
+    report.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders that hold some")
+    report.add_argument("--out", metavar="FILE", type=Path, help="where to write it (DIR/report.html of the first DIR)")
+    report.add_argument("--frames", action="store_true", help="pictures of what each agent does in each task")
+    return found
 
 
-def _list(as_json: bool) -> int:
-    sequences = {name: text for name, (_, text) in SEQUENCES.items()}
-    methods = {name: found.description for name, found in sorted(known_methods().items())}
-    if as_json:
-        print(json.dumps({"sequences": sequences, "methods": methods}))
-        return 0
-    for title, entries in (("sequences", sequences), ("methods", methods)):
-        print(f"{title}:")
-        for name, description in entries.items():
-            print(f"  {name:<16} {description}")
+def run(options: argparse.Namespace) -> int:
+    """Run, list or report; without an action, help."""
+    match options.action:
+        case "run":
+            return _run(options)
+        case "list":
+            sequences = {name: found.description for name, found in SEQUENCES.items()}
+            methods = {name: found.description for name, found in sorted(known_methods().items())}
+            print_lists({"sequences": sequences, "methods": methods}, options.json)
+        case "report":
+            output = options.out or options.folders[0] / "report.html"
+            print(f"report: {write_rl_report(options.folders, output, options.frames)}")
+        case _:
+            parser([]).print_help()
     return 0
 
 
-def _run(known: argparse.Namespace, rest: list[str]) -> int:
-    config_class = method(known.method).config
-    if known.help:
-        print(USAGE)
-        print(f"  {'--sequence S':<24} {', '.join(SEQUENCES)}, or gymnasium ids with commas between them (classic)")
-        print_options(method="hvcl-growing", command="hvcl rl", out="runs/rl-SEQUENCE-METHOD")
-        print_settings(("protocol", f"method {known.method}"), (TrainingProtocol, config_class))
-        return 0
-    if known.frames:
-        raise InputError("--frames is for the report: hvcl rl report DIR --frames")
-    protocol, agent = settings_of(rest, TrainingProtocol, config_class, command="hvcl rl run", others=("--sequence",))
-    config = RLConfig.make(known.sequence, known.method, parse_seeds(known.seeds), protocol, agent)
-    out = known.out or Path("runs") / re.sub(r"[^\w.-]+", "-", f"rl-{config.sequence}-{config.method}")
+def _run(options: argparse.Namespace) -> int:
+    protocol, agent = settings_of(options, "protocol"), settings_of(options, "agent")
+    config = RLConfig.make(options.sequence, options.method, options.seeds, protocol, agent)
+    out = options.out or Path("runs") / re.sub(r"[^\w.-]+", "-", f"rl-{config.sequence}-{config.method}")
     first = getattr(config.agent, "warmup", 0) or getattr(config.agent, "rollout", 0)
     if config.protocol.steps < first:
         print(
@@ -87,19 +88,19 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
             file=sys.stderr,
         )
     console = Console(stderr=True)
-    results = execute(config, out, workers=known.workers, resume=known.resume, force=known.force, progress=console)
-    if known.json:
+    results = execute(config, out, workers=options.workers, resume=options.resume, force=options.force, progress=console)
+    if options.json:
         print(json.dumps({"sequence": config.sequence, "method": config.method, "results": results, "out": str(out)}))
     else:
-        _print_table(results)
+        _print_results(results)
         print(f"run folder: {out}   report: hvcl rl report {out}")
     return 0
 
 
-def _print_table(results: list[dict[str, Any]]) -> None:
-    table = Table("seed", "J", "average performance", "forgetting", *results[0]["task_names"])
+def _print_results(results: list[dict[str, Any]]) -> None:
+    rows = []
     for result in results:
-        returns = [f"{value:.0f}" for value in result["returns_at_the_end"]]
         scores = [result["cumulative_reward"], result["average_performance"], result["forgetting"]]
-        table.add_row(str(result["seed"]), *("-" if score is None else f"{score:.3f}" for score in scores), *returns)
-    Console(width=None if Console().is_terminal else 140).print(table)
+        returns = [f"{value:.0f}" for value in result["returns_at_the_end"]]
+        rows.append([str(result["seed"]), *("-" if score is None else f"{score:.3f}" for score in scores), *returns])
+    print_rows(("seed", "J", "average performance", "forgetting", *results[0]["task_names"]), rows)

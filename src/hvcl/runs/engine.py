@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from hvcl.core.errors import RunError
+from hvcl.core.errors import InterruptedRun, RunError
 from hvcl.runs.folder import RunFolder
-from hvcl.runs.record import InterruptedRun, Progress
+from hvcl.runs.record import Progress
 from hvcl.runs.seed import run_seed
 
 

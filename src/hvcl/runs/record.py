@@ -13,10 +13,6 @@ PROGRESS_SECONDS = 0.2
 """How often progress is shown at most."""
 
 
-class InterruptedRun(Exception):
-    """The run was asked to stop. What it needs to go on is saved in its folder."""
-
-
 @dataclass(frozen=True)
 class Progress:
     """How far one seed of a run is."""

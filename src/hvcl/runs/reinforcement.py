@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hvcl.core.configuration import configure, to_json
-from hvcl.core.errors import InputError, RunError
+from hvcl.core.errors import InputError, InterruptedRun, RunError
 from hvcl.rl import scores
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import TaskSequence
@@ -15,7 +15,7 @@ from hvcl.rl.loop import Position, Stage, TrainingProtocol, check_room, run
 from hvcl.rl.methods import method
 from hvcl.rl.sequences import sequence
 from hvcl.runs.experiment import check_seeds
-from hvcl.runs.record import InterruptedRun, Recorder
+from hvcl.runs.record import Recorder
 
 FORMAT = "rl-1"
 """Kind and version of the run folder's layout."""

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hvcl.core.configuration import configure, field_types, to_json
-from hvcl.core.errors import InputError, RunError
+from hvcl.core.errors import InputError, InterruptedRun, RunError
 from hvcl.core.storage import tensor_bytes
 from hvcl.evaluation import AccuracyMatrix, Evaluation
 from hvcl.learners import Learner, method
 from hvcl.runs.experiment import check_seeds
 from hvcl.runs.loop import Observer, run
-from hvcl.runs.record import InterruptedRun, Recorder
+from hvcl.runs.record import Recorder
 from hvcl.streams import Stream, StreamConfig, benchmark
 from hvcl.streams.events import Batch
 
@@ -48,17 +48,21 @@ class RunConfig:
         seeds: tuple[int, ...] | list[int] = (1,),
         stream: dict[str, Any] | None = None,
         learner: dict[str, Any] | None = None,
+        budget: str | None = None,
     ) -> RunConfig:
-        """A run from names and settings; what they leave open takes the benchmark's defaults, then the method's."""
+        """A run from names and settings; what they leave open takes the budget's epochs, then the defaults."""
         chosen, by_name = benchmark(benchmark_name), method(method_name)
         config = by_name.config
         told = chosen.stream | ({"epochs": 1} if by_name.one_pass else {}) | chosen.streams.get(method_name, {})
+        if budget is not None and budget not in chosen.epochs:
+            raise InputError(f"budget must be one of {', '.join(chosen.epochs)}, got {budget!r}")
+        budgeted = {} if budget is None or by_name.one_pass else {"epochs": chosen.epochs[budget]}
         defaults = chosen.learner | chosen.methods.get(method_name, {})
         fitting = {name: value for name, value in defaults.items() if name in field_types(config)}
         return cls(
             benchmark_name,
             method_name,
-            configure(StreamConfig, told | (stream or {})),
+            configure(StreamConfig, told | budgeted | (stream or {})),
             configure(config, fitting | (learner or {})),
             tuple(seeds),
         )
