@@ -31,7 +31,7 @@ from hvcl.core.errors import DataError
 from hvcl.learners import Learner, create
 from hvcl.networks import build_network
 from hvcl.runs import RunConfig, RunFolder, run
-from hvcl.runs.record import execute
+from hvcl.runs.seed import run_seed
 from hvcl.streams import Stream, load, make_stream
 from hvcl.streams.datasets import Dataset
 from hvcl.streams.events import Batch, TaskEnd
@@ -144,11 +144,11 @@ def by_execute(config: RunConfig, data: Dataset | None) -> list[list[float]]:
         folder = RunFolder(Path(place) / "run")
         if data is None:
             folder.prepare(config, {}, resume=False, force=False)
-            result = execute(folder, SEED)
+            result = run_seed(folder, SEED)
         else:
             with in_memory(data):
                 folder.prepare(config, {}, resume=False, force=False)
-                result = execute(folder, SEED)
+                result = run_seed(folder, SEED)
     return [result["initial_accuracy"], *result["accuracy_matrix"]]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from hvcl.runs.configuration import environment as run_environment
+from hvcl.runs.environment import environment as run_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "speed"

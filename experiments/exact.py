@@ -18,10 +18,11 @@ from pathlib import Path
 
 import torch
 
+from hvcl.core.storage import read_json, write_json
 from hvcl.evaluation import AccuracyMatrix, evaluate
 from hvcl.learners import Exact
-from hvcl.runs.configuration import RunConfig, environment
-from hvcl.runs.state import read_json, write_json
+from hvcl.runs.environment import environment
+from hvcl.runs.supervised import RunConfig
 from hvcl.streams.events import Batch
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"

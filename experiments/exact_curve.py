@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from hvcl.posteriors import ClassHead
-from hvcl.runs.configuration import RunConfig
+from hvcl.runs.supervised import RunConfig
 from hvcl.streams.events import Batch
 
 OUTPUT = Path(__file__).with_suffix(".jsonl")

@@ -9,7 +9,7 @@ import json
 import statistics
 from pathlib import Path
 
-from hvcl.runs.state import read_json, write_atomically
+from hvcl.core.storage import read_json, write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = {

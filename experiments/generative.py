@@ -19,7 +19,7 @@ from hvcl.learners.methods.hvcl import HVCLConfig
 from hvcl.report.page import write_report
 from hvcl.results import cell_of, save_cell
 from hvcl.runs import RunConfig, RunFolder
-from hvcl.runs.record import execute
+from hvcl.runs.seed import run_seed
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 METHODS = ("dgr", "dgr-distill", "rtf", "hvcl-replay")
@@ -54,7 +54,7 @@ def one(benchmark, method, seeds, runs, variant, scenario, stream):
     folder.prepare(config, facts, resume=True, force=False)
     results = []
     for seed in seeds:
-        results.append(execute(folder, seed))
+        results.append(run_seed(folder, seed))
         found = results[-1]
         bits = " ".join(f"{entry['inception_score']:.2f}/{entry['inception_bound']:.2f}" for entry in found["generation"])
         print(f"{name} seed {seed}: {100 * found['average_accuracy']:.2f} %, inception score {bits} bits", flush=True)

@@ -9,8 +9,8 @@ import importlib.util
 import statistics
 from pathlib import Path
 
+from hvcl.core.storage import read_json, write_atomically
 from hvcl.learners import method
-from hvcl.runs.state import read_json, write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "generative" / "README.md"

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvcl.cli import parse_seeds
-from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl
+from hvcl.commands.options import parse_seeds
+from hvcl.core.storage import read_json, write_json
 from hvcl.rl.sequences import sequence
+from hvcl.runs import RunFolder
 from hvcl.runs.engine import Job, run_seeds
-from hvcl.runs.state import read_json, write_json
+from hvcl.runs.reinforcement import RLConfig
 
 METHODS = ("hvcl-growing", "naive", "reset", "ewc", "ucl", "hvcl")
 PROTOCOL = {"steps": 60_000, "evaluate_every": 20_000, "episodes": 3, "final_episodes": 10}
@@ -41,13 +42,13 @@ def main() -> None:
     for seed in seeds:  # a seed of every method before the next seed of any
         for method in options.methods.split(","):
             config = RLConfig.make("bullet", method, seeds, PROTOCOL, AGENT | FOUND.get(method, {}))
-            folder = RLRunFolder(options.out / method)
+            folder = RunFolder(options.out / method)
             folder.prepare(config, {"task_names": names}, resume=True, force=False)
-            run_seeds([Job(folder.path, seed, f"{method} seed {seed}")], Console(stderr=True), options.workers, worker=execute_rl)
+            run_seeds([Job(folder.path, seed, f"{method} seed {seed}")], Console(stderr=True), options.workers)
             write_result(folder, config, options.results)
 
 
-def write_result(folder: RLRunFolder, config: RLConfig, results: Path) -> None:
+def write_result(folder: RunFolder, config: RLConfig, results: Path) -> None:
     """The finished seeds of one method, with what made them."""
     done = [seed for seed in config.seeds if folder.seed(seed).result() is not None]
     document = config.to_json() | {

@@ -15,9 +15,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from hvcl.core.storage import write_atomically
 from hvcl.report.reinforcement import over, transfer_of
 from hvcl.rl import scores
-from hvcl.runs.state import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "rl" / "README.md"

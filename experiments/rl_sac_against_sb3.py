@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from stable_baselines3 import SAC as Peer
 
-from hvcl.cli import parse_seeds
+from hvcl.commands.options import parse_seeds
 from hvcl.rl import TaskSequence, TrainingProtocol, create, evaluate, run, sequence
 from hvcl.rl.environments import Array
 

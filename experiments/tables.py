@@ -15,11 +15,11 @@ import textwrap
 from pathlib import Path
 
 from hvcl.core.configuration import field_help
+from hvcl.core.storage import write_atomically
 from hvcl.learners import known_methods
 from hvcl.learners.gradient import GradientConfig
 from hvcl.results import load_cells, markdown_table, method_table, overview
 from hvcl.runs import RunConfig
-from hvcl.runs.state import write_atomically
 from hvcl.streams import BENCHMARKS
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -33,7 +33,7 @@ def test_the_example_of_a_method_is_one_that_works(tmp_path):
 import torch
 from hvcl.learners import create
 from hvcl.runs import run
-from hvcl.runs.state import load_state, save_state
+from hvcl.core.storage import load_state, save_state
 from hvcl.streams import make_stream
 from pathlib import Path
 

@@ -30,7 +30,7 @@ def test_figures_are_written_once_and_seeds_are_not_run_again(script, tmp_path, 
     assert written["seeds"] == [1]
     assert written["memory"] == "none"
     assert [len(result["generation"]) for result in written["results"]] == [5]
-    monkeypatch.setattr("hvcl.runs.record.run", None)  # nothing is learned again
+    monkeypatch.setattr("hvcl.runs.supervised.run", None)  # nothing is learned again
     script.one(*arguments, {})
     assert json.loads(path.read_text()) == written
 

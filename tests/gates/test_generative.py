@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from hvcl.core.errors import InputError, RunError
+from hvcl.core.storage import load_state, save_state
 from hvcl.gates import GenerativeGate
-from hvcl.runs.state import load_state, save_state
 
 
 def random(seed=0):

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from hvcl.core.storage import load_state, save_state
 from hvcl.learners import create
 from hvcl.learners.boundaries import BoundaryDetector
 from hvcl.runs import run
-from hvcl.runs.state import load_state, save_state
 from hvcl.streams import StreamConfig, from_arrays
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from hvcl.core.errors import InputError
+from hvcl.core.storage import load_state, save_state
 from hvcl.features import InputFeatures, PatchFeatures
 from hvcl.learners.feature_gate import FeatureGate, FeatureGateConfig
-from hvcl.runs.state import load_state, save_state
 
 
 def batch(place, n=50, seed=0):

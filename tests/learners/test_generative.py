@@ -9,13 +9,13 @@ import torch
 
 from hvcl.core.errors import InputError, RunError
 from hvcl.core.problem import Problem
+from hvcl.core.storage import load_state, save_state
 from hvcl.evaluation import Generates
 from hvcl.learners import create
 from hvcl.learners.generative import Replayed
 from hvcl.learners.methods import hvcl_replay
 from hvcl.learners.methods.exact import ExactConfig
 from hvcl.optim import VariationalAdam
-from hvcl.runs.state import load_state, save_state
 
 METHODS = ["dgr", "dgr-distill", "rtf", "hvcl-replay"]
 SMALL = {"hidden": (16,), "learning_rate": 0.02, "latent": 4, "likelihood": "gaussian"}

@@ -8,9 +8,9 @@ import torch
 from hvcl.core.configuration import field_types
 from hvcl.core.errors import InputError, RunError, UnknownNameError
 from hvcl.core.problem import Problem
+from hvcl.core.storage import load_state, save_state
 from hvcl.learners import HVCL, HVCLConfig, create, known_methods, register
 from hvcl.runs import run
-from hvcl.runs.state import load_state, save_state
 from hvcl.streams import StreamConfig, from_arrays, make_stream
 
 METHODS = sorted(known_methods())

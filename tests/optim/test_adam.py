@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hvcl.core.errors import InputError
+from hvcl.core.storage import load_state, save_state
 from hvcl.layers import MoVEConv2d, MoVEConvTranspose2d, MoVELayer, MoVELinear, consolidate
 from hvcl.objective import Objective
 from hvcl.ops import load
 from hvcl.optim import VariationalAdam
-from hvcl.runs.state import load_state, save_state
 
 LR = 0.01
 SIGMAS = pytest.mark.parametrize("sigma", ["weight", "unit"])

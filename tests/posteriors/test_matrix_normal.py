@@ -8,10 +8,10 @@ import torch
 from scipy.stats import multivariate_normal
 
 from hvcl.core.errors import InputError, RunError
+from hvcl.core.storage import load_state, save_state
 from hvcl.posteriors import evidence, matrix_normal
 from hvcl.posteriors.evidence import cholesky, root
 from hvcl.posteriors.matrix_normal import MatrixNormal
-from hvcl.runs.state import load_state, save_state
 
 TOLERANCE = 1e-4
 """Of every property, relative to the largest number: second moments are sums in float32."""

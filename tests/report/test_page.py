@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hvcl.cli import main
+from hvcl.commands.main import main
 from hvcl.core.errors import RunError
 from hvcl.report import find_runs, load_run, render, write_report
 

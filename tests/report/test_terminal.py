@@ -4,7 +4,7 @@ import json
 import pytest
 from rich.console import Console
 
-from hvcl.cli import main
+from hvcl.commands.main import main
 from hvcl.report.terminal import print_table
 
 

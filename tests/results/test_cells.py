@@ -7,7 +7,7 @@ import pytest
 from hvcl.core.errors import RunError
 from hvcl.results import Cell, cell_of, check, html_table, load_cells, markdown_table, method_table, overview, save_cell
 from hvcl.runs import RunConfig, RunFolder
-from hvcl.runs.record import execute
+from hvcl.runs.seed import run_seed
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def run(tmp_path_factory):
     config = RunConfig.make("split-digits", "naive", (1, 2), {"scenario": "domain", "epochs": 1}, {"hidden": (8,)})
     names = [task.name for task in config.make_stream(1).tasks]
     RunFolder(folder).prepare(config, {"memory": "none", "task_names": names}, resume=False, force=False)
-    return folder, [execute(RunFolder(folder), seed) for seed in (1, 2)]
+    return folder, [run_seed(RunFolder(folder), seed) for seed in (1, 2)]
 
 
 RESULT = {"seed": 1, "average_accuracy": 0.5, "forgetting": 0.1, "seconds": 1.0}

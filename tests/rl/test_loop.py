@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from hvcl.core.errors import InputError, RunError
+from hvcl.core.errors import InputError, InterruptedRun, RunError
+from hvcl.core.storage import load_state
 from hvcl.rl import Agent, Task, TaskSequence, TrainingProtocol, evaluate, evaluation, known_methods, run
 from hvcl.rl.classic import Reach
-from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl
-from hvcl.runs.record import InterruptedRun
-from hvcl.runs.state import load_state
+from hvcl.runs import RunFolder, run_seed
+from hvcl.runs.reinforcement import RLConfig
 
 PROTOCOL = {"steps": 48, "evaluate_every": 24, "episodes": 1, "final_episodes": 2}
 SMALL = {"hidden": (6,), "batch_size": 8}
@@ -115,8 +115,8 @@ def plain(state, place=""):
 @pytest.mark.parametrize("name", sorted(known_methods()))
 def test_killed_at_random_steps_and_resumed_ends_bit_identically(name, tmp_path):
     for number in range(2):
-        RLRunFolder(tmp_path / str(number)).prepare(config(name), {"task_names": []}, resume=False, force=False)
-    execute_rl(tmp_path / "0", 1)
+        RunFolder(tmp_path / str(number)).prepare(config(name), {"task_names": []}, resume=False, force=False)
+    run_seed(RunFolder(tmp_path / "0"), 1)
     moments, kills = random.Random(name), 0
     while True:
         left = moments.randrange(3, 40) if kills else 7
@@ -127,7 +127,7 @@ def test_killed_at_random_steps_and_resumed_ends_bit_identically(name, tmp_path)
             return left < 0
 
         try:
-            execute_rl(tmp_path / "1", 1, stop=stop)
+            run_seed(RunFolder(tmp_path / "1"), 1, stop=stop)
             break
         except InterruptedRun:
             kills += 1
@@ -153,18 +153,18 @@ def test_episodes_that_never_end_are_noticed(monkeypatch):
 
 
 def test_a_checkpoint_of_another_agent_is_named(tmp_path):
-    folder = RLRunFolder(tmp_path)
+    folder = RunFolder(tmp_path)
     folder.prepare(config("naive"), {}, resume=False, force=False)
     seed = folder.seed(1)
     seed.path.mkdir()
     seed.metrics_path.touch()
     seed.save_checkpoint({"agent": {}, "position": [0, 24], "metrics_size": 0, "seconds": 0.0})
-    with pytest.raises(RunError, match=r"checkpoint.json does not fit this agent .*--force"):
-        execute_rl(tmp_path, 1)
+    with pytest.raises(RunError, match=r"checkpoint.json does not fit this run .*--force"):
+        run_seed(RunFolder(tmp_path), 1)
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path):
-    folder = RLRunFolder(tmp_path)
+    folder = RunFolder(tmp_path)
     folder.prepare(config("naive"), {}, resume=False, force=False)
     with pytest.raises(RunError, match="steps 48, not 50"):
         folder.prepare(config("naive", steps=50), {}, resume=True, force=False)

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from hvcl.core.errors import InputError
+from hvcl.core.storage import load_state, save_state
 from hvcl.rl import PrioritizedReplay, Transitions
 from hvcl.rl.replay import EPSILON
-from hvcl.runs.state import load_state, save_state
 
 
 def row(*values):

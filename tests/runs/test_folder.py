@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from hvcl.core.errors import InputError, RunError
+from hvcl.core.errors import InputError, InterruptedRun, RunError
 from hvcl.runs import RunConfig, RunFolder
-from hvcl.runs.record import InterruptedRun, execute
+from hvcl.runs.seed import run_seed
 
 FACTS = {"memory": "none", "task_names": ["a"]}
 
@@ -46,7 +46,7 @@ def test_benchmark_defaults_are_taken_where_they_fit():
 def test_the_same_run_is_refused_without_resume_and_left_alone(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.prepare(make(), FACTS, resume=False, force=False)
-    execute(folder, 1)
+    run_seed(folder, 1)
     before = contents(tmp_path)
     with pytest.raises(RunError, match="--resume"):
         folder.prepare(make(), FACTS, resume=False, force=False)
@@ -74,7 +74,7 @@ def test_another_run_is_refused_and_left_alone_even_with_resume(tmp_path, other,
 def test_force_replaces_the_run_and_nothing_else(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.prepare(make(), FACTS, resume=False, force=False)
-    execute(folder, 1)
+    run_seed(folder, 1)
     (folder.path / "notes.txt").write_text("mine")
     folder.prepare(make(method="joint"), FACTS, resume=False, force=True)
     assert folder.config().method == "joint"
@@ -99,9 +99,9 @@ def test_a_file_in_the_way(tmp_path):
 def test_more_seeds_can_be_added_on_resume(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.prepare(make(), FACTS, resume=False, force=False)
-    first = execute(folder, 1)
+    first = run_seed(folder, 1)
     folder.prepare(make(seeds=(1, 2)), FACTS, resume=True, force=False)
-    assert execute(folder, 1) == first
+    assert run_seed(folder, 1) == first
     assert folder.config().seeds == (1, 2)
 
 
@@ -115,12 +115,12 @@ def test_stopping_saves_and_resuming_ends_the_same(tmp_path):
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     for folder in (whole, broken):
         folder.prepare(make("hvcl"), FACTS, resume=False, force=False)
-    result = execute(whole, 1)
+    result = run_seed(whole, 1)
     for _ in range(3):
         asked = iter([False] * 4 + [True] * 100)
         with pytest.raises(InterruptedRun):
-            execute(broken, 1, stop=lambda asked=asked: next(asked))
-    resumed = execute(broken, 1)
+            run_seed(broken, 1, stop=lambda asked=asked: next(asked))
+    resumed = run_seed(broken, 1)
     assert resumed["accuracy_matrix"] == result["accuracy_matrix"]
     assert whole.seed(1).metrics_path.read_bytes() == broken.seed(1).metrics_path.read_bytes()
 
@@ -129,12 +129,12 @@ def test_a_damaged_checkpoint_is_named_and_nothing_is_overwritten(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.prepare(make(), FACTS, resume=False, force=False)
     with pytest.raises(InterruptedRun):
-        execute(folder, 1, stop=lambda: True)
+        run_seed(folder, 1, stop=lambda: True)
     tensors = next(folder.seed(1).path.glob("*.safetensors"))
     tensors.write_bytes(tensors.read_bytes()[:-10])
     before = contents(tmp_path)
     with pytest.raises(RunError, match=tensors.name):
-        execute(folder, 1)
+        run_seed(folder, 1)
     assert contents(tmp_path) == before
 
 
@@ -142,10 +142,10 @@ def test_a_log_shorter_than_its_checkpoint_is_noticed(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.prepare(make(), FACTS, resume=False, force=False)
     with pytest.raises(InterruptedRun):
-        execute(folder, 1, stop=lambda: True)
+        run_seed(folder, 1, stop=lambda: True)
     folder.seed(1).metrics_path.write_bytes(b"")
     with pytest.raises(RunError, match=r"metrics\.jsonl"):
-        execute(folder, 1)
+        run_seed(folder, 1)
 
 
 def test_metrics_hold_the_terms_averaged_and_every_evaluation(tmp_path):
@@ -153,7 +153,7 @@ def test_metrics_hold_the_terms_averaged_and_every_evaluation(tmp_path):
     folder.prepare(
         make("hvcl", stream={"epochs": 3}, learner={"hidden": (8,), "diversity": 0.01}), FACTS, resume=False, force=False
     )
-    result = execute(folder, 1)
+    result = run_seed(folder, 1)
     lines = [json.loads(line) for line in folder.seed(1).metrics_path.read_text().splitlines()]
     evaluations = [line for line in lines if line["kind"] == "evaluation"]
     assert [e["after"] for e in evaluations] == [0, 1, 2, 3, 4, 5]
@@ -174,7 +174,7 @@ def test_metrics_hold_the_terms_averaged_and_every_evaluation(tmp_path):
 def test_result_counts_parameters_and_bytes(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.prepare(make(), FACTS, resume=False, force=False)
-    result = execute(folder, 1)
+    result = run_seed(folder, 1)
     parameters = 64 * 8 + 8 + 8 * 2 + 2
     assert result["parameters"] == parameters
     # weights and two Adam moments in float32, four step counters, torch's random state

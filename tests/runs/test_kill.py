@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from hvcl.core.storage import load_state
 from hvcl.runs import RunConfig, RunFolder
-from hvcl.runs.record import execute
-from hvcl.runs.state import load_state
+from hvcl.runs.seed import run_seed
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -22,7 +22,7 @@ def start(folder):
     if child:
         return child
     try:
-        execute(folder, 1, checkpoint_seconds=0.0)
+        run_seed(folder, 1, checkpoint_seconds=0.0)
         os._exit(0)
     except BaseException:  # the parent must see that something other than the kill went wrong
         import traceback
@@ -108,6 +108,6 @@ def test_another_seed_gives_other_numbers(tmp_path):
     config = RunConfig.make("split-digits", "hvcl", [1, 2], {"epochs": 1, "batch_size": 64}, {"hidden": (8,)})
     folder = prepare(tmp_path / "run", config)
     for seed in (1, 2):
-        execute(folder, seed)
+        run_seed(folder, seed)
     assert folder.seed(1).metrics_path.read_bytes() != folder.seed(2).metrics_path.read_bytes()
     assert replace(config, seeds=(1,)) != config

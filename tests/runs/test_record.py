@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from hvcl.core.errors import InterruptedRun
 from hvcl.runs import RunConfig, RunFolder
-from hvcl.runs.record import InterruptedRun, execute
+from hvcl.runs.seed import run_seed
 
 FACTS = {"memory": "none", "task_names": ["a"]}
 
@@ -19,7 +20,7 @@ def prepared(path, method, learner, **stream):
 
 def test_experts_are_written_as_they_read_back(tmp_path):
     folder = prepared(tmp_path / "run", "exact", {"random_features": 200})
-    result = execute(folder, 1)
+    result = run_seed(folder, 1)
     written = json.loads(folder.seed(1).result_path.read_text())
     assert written == result, "the same whether the seed has just run or is read from its file"
     experts = written["experts"]
@@ -40,14 +41,14 @@ def test_a_resumed_run_has_the_same_experts(tmp_path):
     whole, broken = (prepared(tmp_path / name, "exact", {"random_features": 100}, task_free=True) for name in "ab")
     asked = iter([False] * 20 + [True])
     with pytest.raises(InterruptedRun):
-        execute(broken, 1, stop=lambda: next(asked))
-    first, second = execute(whole, 1), execute(broken, 1)
+        run_seed(broken, 1, stop=lambda: next(asked))
+    first, second = run_seed(whole, 1), run_seed(broken, 1)
     assert first["experts"] == second["experts"] != []
     assert first["layers"] == second["layers"]
 
 
 def test_other_learners_have_none(tmp_path):
-    result = execute(prepared(tmp_path / "run", "naive", {"hidden": (4,)}), 1)
+    result = run_seed(prepared(tmp_path / "run", "naive", {"hidden": (4,)}), 1)
     assert result["experts"] == []
     assert result["layers"] == {}
 
@@ -57,8 +58,8 @@ def test_generators_leave_their_scores_and_pictures_also_after_an_interruption(t
     whole, broken = (prepared(tmp_path / name, "hvcl-replay", settings, batch_size=128) for name in "ab")
     asked = iter([False] * 5 + [True])
     with pytest.raises(InterruptedRun):
-        execute(broken, 1, stop=lambda: next(asked))
-    first, second = execute(whole, 1), execute(broken, 1)
+        run_seed(broken, 1, stop=lambda: next(asked))
+    first, second = run_seed(whole, 1), run_seed(broken, 1)
     assert first["generation"] == second["generation"]
     assert [set(entry) for entry in first["generation"]] == [
         {"inception_score", "inception_bound", "frechet_distance", "experts"}

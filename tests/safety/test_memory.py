@@ -108,15 +108,16 @@ class TestOptimiserStates:
             f"""
             import pathlib, sys
             from hvcl.runs import RunConfig, RunFolder
-            from hvcl.runs.record import InterruptedRun, execute
-            from hvcl.runs.state import load_state, save_state
+            from hvcl.core.errors import InterruptedRun
+            from hvcl.runs.seed import run_seed
+            from hvcl.core.storage import load_state, save_state
 
             folder = RunFolder(pathlib.Path({str(tmp_path / "run")!r}))
             config = RunConfig.make("split-digits", "hvcl", (1,), {{"epochs": 1}}, {{"estimator": "flipout"}})
             folder.prepare(config, {{"memory": "none", "task_names": []}}, resume=False, force=False)
             steps = iter(range(5))
             try:
-                execute(folder, 1, stop=lambda: next(steps, None) is None)
+                run_seed(folder, 1, stop=lambda: next(steps, None) is None)
             except InterruptedRun:
                 pass
             path = folder.seed(1).checkpoint_path
@@ -130,7 +131,7 @@ class TestOptimiserStates:
         assert done.returncode == 0, done.stderr
         arguments = ["run", "split-digits", "--method", "hvcl", "--epochs", "1", "--estimator", "flipout", "--resume"]
         arguments += ["--out", str(tmp_path / "run")]
-        resumed = subprocess.run([sys.executable, "-m", "hvcl.cli", *arguments], capture_output=True, text=True, timeout=300)
+        resumed = subprocess.run([sys.executable, "-m", "hvcl", *arguments], capture_output=True, text=True, timeout=300)
         assert resumed.returncode == 2
         assert "does not fit" in resumed.stderr
         assert "Traceback" not in resumed.stderr

@@ -36,5 +36,9 @@ class DataError(HvclError):
     """A data set that is missing, truncated or altered, or could not be downloaded."""
 
 
+class InterruptedRun(Exception):
+    """A run was asked to stop. What it needs to go on is saved in its folder."""
+
+
 class RunError(HvclError):
     """A run folder that cannot be used: it holds another run, or its files are damaged."""

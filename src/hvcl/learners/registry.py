@@ -27,7 +27,7 @@ class Method:
     one_pass: bool
 
 
-_METHODS: Registry[Method] = Registry()
+_METHODS: Registry[Method] = Registry("method")
 
 
 def register(name: str, config: type[Any]) -> Callable[[LearnerClass], LearnerClass]:

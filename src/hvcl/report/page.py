@@ -26,7 +26,7 @@ def render(runs: Sequence[Run], title: str | None = None, episodes: Episodes | N
         runs: At least one run, or a `RunError` is raised. Supervised runs and those of reinforcement learning are a part of
             the page each, with headings if there are both.
         title: The heading; by default what was run.
-        episodes: Where pictures of what agents do come from (`hvcl.rl.frames.frames_of`); by default there are none.
+        episodes: Where pictures of what agents do come from (`hvcl.runs.frames.frames_of`); by default there are none.
     """
     if not runs:
         raise RunError("there is no run to report on")

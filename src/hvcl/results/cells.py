@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hvcl.core.errors import RunError
-from hvcl.runs.state import read_json, write_json
+from hvcl.core.storage import read_json, write_json
 
 BUDGETS = ("quick", "standard", "paper")
 """How long networks are trained: for a look, for the committed table, as published."""

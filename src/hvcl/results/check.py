@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvcl.results.cells import Cell
-from hvcl.runs.configuration import RunConfig
 from hvcl.runs.folder import RunFolder
-from hvcl.runs.record import execute
+from hvcl.runs.seed import run_seed
+from hvcl.runs.supervised import RunConfig
 
 
 @dataclass(frozen=True)
@@ -47,5 +47,5 @@ def check(cells: Sequence[Cell], sample: int, seed: int, most_seconds: float = f
         with tempfile.TemporaryDirectory() as folder:
             path = RunFolder(Path(folder) / "run")
             path.prepare(config, {"memory": cell.memory, "task_names": document["task_names"]}, resume=False, force=False)
-            again = execute(path, result["seed"])
+            again = run_seed(path, result["seed"])
         yield Check(cell.name, result["seed"], float(result["average_accuracy"]), float(again["average_accuracy"]))

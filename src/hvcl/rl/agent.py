@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from hvcl.core.errors import InputError, RunError
+from hvcl.core.storage import load_state, save_state
 from hvcl.rl.environments import Array, TaskSequence
 from hvcl.rl.part import Terms
 from hvcl.rl.replay import Transitions
-from hvcl.runs.state import load_state, save_state
 
 if TYPE_CHECKING:
     from hvcl.rl.loop import Stage

@@ -6,12 +6,14 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import gymnasium
 
-from hvcl.core.errors import InputError, UnknownNameError
+from hvcl.core.errors import InputError
+from hvcl.core.registry import Registry
 from hvcl.rl.bullet import make_bullet
 from hvcl.rl.classic import make_cartpole, make_pendulum, make_reach
 from hvcl.rl.environments import Task, TaskSequence, own_tasks
@@ -70,22 +72,29 @@ def _mujoco() -> tuple[Task, ...]:
     return tuple(Task(name, partial(make_mujoco, name), *scale) for name, scale in scales.items())
 
 
-SEQUENCES: dict[str, tuple[Callable[[], tuple[Task, ...]], str]] = {
-    "classic": (_classic, "point mass, pendulum, cart-pole: small, needs gymnasium alone"),
-    "bullet": (_bullet, "Walker2D, HalfCheetah, Ant, InvertedDoublePendulum, Hopper of PyBullet: the paper's chain"),
-    "mujoco": (_mujoco, "the same five in MuJoCo, version 5, padded to 27 and 8"),
-}
-"""Every named chain, with one line about it."""
+@dataclass(frozen=True)
+class NamedSequence:
+    """A registered sequence of tasks, and one line about it."""
+
+    tasks: Callable[[], tuple[Task, ...]]
+    description: str
+
+
+SEQUENCES: Registry[NamedSequence] = Registry("sequence")
+"""Every named sequence of tasks."""
+SEQUENCES["classic"] = NamedSequence(_classic, "point mass, pendulum, cart-pole: small, needs gymnasium alone")
+SEQUENCES["bullet"] = NamedSequence(
+    _bullet, "Walker2D, HalfCheetah, Ant, InvertedDoublePendulum, Hopper of PyBullet: the paper's chain"
+)
+SEQUENCES["mujoco"] = NamedSequence(_mujoco, "the same five in MuJoCo, version 5, padded to 27 and 8")
 
 
 def tasks_of(name: str) -> tuple[Task, ...]:
     """The tasks of the chain called `name`, or with these gymnasium ids; none of them is made yet."""
-    if name in SEQUENCES:
-        return SEQUENCES[name][0]()
     ids = [word.strip() for word in name.split(",") if word.strip()]
-    if len(ids) > 1 or re.search(r"-v\d+$", name):
+    if name not in SEQUENCES and (len(ids) > 1 or re.search(r"-v\d+$", name)):
         return own_tasks(ids)
-    raise UnknownNameError("sequence", name, [*SEQUENCES, "gymnasium ids such as Pendulum-v1,MountainCarContinuous-v0"])
+    return SEQUENCES[name].tasks()
 
 
 def sequence(name: str) -> TaskSequence:

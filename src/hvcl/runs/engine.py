@@ -5,23 +5,25 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from abc import ABC, abstractmethod
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.queues import Queue
 from pathlib import Path
-from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 
-from hvcl.core.errors import RunError
+from hvcl.core.errors import InterruptedRun, RunError
 from hvcl.runs.folder import RunFolder
-from hvcl.runs.record import InterruptedRun, execute
+from hvcl.runs.record import Progress
+from hvcl.runs.seed import run_seed
 
 
 @dataclass(frozen=True)
@@ -33,29 +35,10 @@ class Job:
     label: str
 
 
-class SeedProgress(Protocol):
-    """How far a job is."""
+class View:
+    """Shows how far the jobs are; this one shows nothing."""
 
-    @property
-    def position(self) -> int: ...  # noqa: D102
-    @property
-    def total(self) -> int: ...  # noqa: D102
-    @property
-    def finished_tasks(self) -> int: ...  # noqa: D102
-    @property
-    def tasks(self) -> int: ...  # noqa: D102
-    @property
-    def seconds(self) -> float: ...  # noqa: D102
-    @property
-    def text(self) -> str:
-        """How well it does, in words; empty as long as nothing is known."""
-
-
-class View(ABC):
-    """Shows how far the jobs are."""
-
-    @abstractmethod
-    def show(self, number: int, progress: SeedProgress) -> None:
+    def show(self, number: int, progress: Progress) -> None:
         """Job `number` is this far."""
 
     def __enter__(self) -> View:
@@ -69,7 +52,7 @@ class BarView(View):
     """A bar for every job, for terminals."""
 
     def __init__(self, jobs: Sequence[Job], console: Console) -> None:
-        self._progress = Progress(
+        self._progress = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("task {task.fields[finished]}/{task.fields[tasks]}"),
@@ -82,7 +65,7 @@ class BarView(View):
         self._bars: list[TaskID] = [self._progress.add_task(job.label, **fields) for job in jobs]
         self._started: set[int] = set()
 
-    def show(self, number: int, progress: SeedProgress) -> None:
+    def show(self, number: int, progress: Progress) -> None:
         """Move the bar."""
         bar = self._bars[number]
         if number not in self._started:
@@ -112,7 +95,7 @@ class LineView(View):
         self._jobs, self._console = jobs, console
         self._finished: dict[int, int] = {}
 
-    def show(self, number: int, progress: SeedProgress) -> None:
+    def show(self, number: int, progress: Progress) -> None:
         """Print a line if a task has ended."""
         if progress.finished_tasks == self._finished.get(number, 0) or not progress.text:
             return
@@ -126,65 +109,53 @@ class LineView(View):
 
 
 OnResult = Callable[[int, dict[str, Any]], None]
-"""Told the number of a job and its result."""
-
-
-class Execute(Protocol):
-    """Runs one seed of the run in a folder, or goes on with it, and returns its result. A function of a module, for workers."""
-
-    def __call__(self, folder: Path, seed: int, *, tell: Callable[[Any], None], stop: Callable[[], bool]) -> dict[str, Any]: ...  # noqa: D102
-
-
-def execute_in(folder: Path, seed: int, *, tell: Callable[[Any], None], stop: Callable[[], bool]) -> dict[str, Any]:
-    """A seed of supervised learning."""
-    return execute(RunFolder(folder), seed, tell=tell, stop=stop)
+"""Called with the number of a job and its result."""
 
 
 def run_seeds(
     jobs: Sequence[Job],
-    console: Console,
+    console: Console | None = None,
     workers: int | None = None,
     on_result: OnResult | None = None,
-    worker: Execute = execute_in,
 ) -> list[dict[str, Any]]:
-    """Run all jobs with `worker`, or go on with them, and return their results in order.
-
-    `on_result` is told each result as soon as it is there.
+    """Run all jobs, or go on with them, and return their results in order.
 
     Several jobs share the cores, one process each. Ctrl-C lets every job finish its step and save; then `InterruptedRun` is
     raised, and the same call goes on where it stopped.
+
+    Args:
+        jobs: seeds of runs whose folders are prepared.
+        console: where progress is shown; None: nowhere.
+        workers: number of processes (one per core); with one, everything happens in this process.
+        on_result: called with the number of a job and its result as soon as it is there.
     """
     workers = min(workers or os.cpu_count() or 1, len(jobs))
-    view = BarView(jobs, console) if console.is_terminal else LineView(jobs, console)
-    told = on_result or (lambda number, result: None)
+    view = View() if console is None else BarView(jobs, console) if console.is_terminal else LineView(jobs, console)
+    notify = on_result or (lambda number, result: None)
     with view:
         if workers > 1:
-            return _run_in_processes(jobs, view, workers, told, worker)
+            return _run_in_processes(jobs, view, workers, notify)
         results = []
         with _stop_on_interrupt() as stop:
             for number, job in enumerate(jobs):
-                results.append(worker(job.folder, job.seed, tell=_teller(view, number), stop=stop))
-                told(number, results[-1])
+                results.append(run_seed(RunFolder(job.folder), job.seed, tell=partial(view.show, number), stop=stop))
+                notify(number, results[-1])
         return results
 
 
-def _teller(view: View, number: int) -> Callable[[SeedProgress], None]:
-    return lambda progress: view.show(number, progress)
-
-
-def _run_in_processes(jobs: Sequence[Job], view: View, workers: int, told: OnResult, worker: Execute) -> list[dict[str, Any]]:
+def _run_in_processes(jobs: Sequence[Job], view: View, workers: int, notify: OnResult) -> list[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
-    messages: Queue[tuple[int, SeedProgress] | None] = context.Queue()
-    listener = Thread(target=_listen, args=(messages, view), daemon=True)
+    messages: Queue[tuple[int, Progress] | None] = context.Queue()
+    listener = threading.Thread(target=_listen, args=(messages, view), daemon=True)
     listener.start()
     # workers inherit one thread each: small networks are fastest so
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(messages,)) as pool:
-            futures: dict[Future[dict[str, Any]], int] = {pool.submit(_work, i, job, worker): i for i, job in enumerate(jobs)}
+            futures: dict[Future[dict[str, Any]], int] = {pool.submit(_work, i, job): i for i, job in enumerate(jobs)}
             try:
-                return _collect(futures, told)
+                return _collect(futures, notify)
             except BaseException:
                 for future in futures:
                     future.cancel()
@@ -202,39 +173,45 @@ def _run_in_processes(jobs: Sequence[Job], view: View, workers: int, told: OnRes
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def _collect(futures: dict[Future[dict[str, Any]], int], told: OnResult) -> list[dict[str, Any]]:
+def _collect(futures: dict[Future[dict[str, Any]], int], notify: OnResult) -> list[dict[str, Any]]:
     results: dict[int, dict[str, Any]] = {}
     for future in as_completed(futures):
         number = futures[future]
         results[number] = future.result()
-        told(number, results[number])
+        notify(number, results[number])
     return [results[i] for i in range(len(futures))]
 
 
-def _listen(messages: Queue[tuple[int, SeedProgress] | None], view: View) -> None:
+def _listen(messages: Queue[tuple[int, Progress] | None], view: View) -> None:
     while (message := messages.get()) is not None:
         view.show(*message)
 
 
-_messages: Queue[tuple[int, SeedProgress] | None] | None = None
+_messages: Queue[tuple[int, Progress] | None] | None = None
 
 
-def _start_worker(messages: Queue[tuple[int, SeedProgress] | None]) -> None:
+def _start_worker(messages: Queue[tuple[int, Progress] | None]) -> None:
     global _messages
     _messages = messages
 
 
-def _work(number: int, job: Job, worker: Execute) -> dict[str, Any]:
+def _work(number: int, job: Job) -> dict[str, Any]:
     messages = _messages
     assert messages is not None
     with _stop_on_interrupt() as stop:
-        return worker(job.folder, job.seed, tell=lambda progress: messages.put((number, progress)), stop=stop)
+        return run_seed(RunFolder(job.folder), job.seed, tell=lambda progress: messages.put((number, progress)), stop=stop)
 
 
 @contextmanager
 def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is taken as a wish to stop at the next good moment, not in the middle of a step; a second one is obeyed at once."""
+    """Ctrl-C is taken as a wish to stop at the next good moment, not in the middle of a step; a second one is obeyed at once.
+
+    Only a process's main thread receives signals: in others nothing changes.
+    """
     asked = False
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
 
     def ask(*_: object) -> None:
         nonlocal asked

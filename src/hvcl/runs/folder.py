@@ -1,7 +1,7 @@
 """The run folder: configuration, environment, metrics, checkpoints, results. Reports read these and nothing else.
 
-RUN/config.json                     what was run
-RUN/seed-1/environment.json         versions, commit, seed
+RUN/config.json                     what was run; its "kind" is supervised or reinforcement
+RUN/seed-1/environment.json         versions, commit, compiled code, seed
 RUN/seed-1/metrics.jsonl            loss terms and evaluations, one JSON object a line; deterministic, no clock in it
 RUN/seed-1/pictures/                what a generator made after each task: AFTER-originals.png, -reconstructions, -samples
 RUN/seed-1/checkpoint.json          and checkpoint-<n>.safetensors: everything needed to go on
@@ -15,11 +15,11 @@ import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from hvcl.core.errors import RunError
-from hvcl.runs.configuration import RunConfig
-from hvcl.runs.state import load_state, read_json, save_state, write_atomically, write_json
+from hvcl.core.storage import load_state, read_json, save_state, write_atomically, write_json
+from hvcl.runs.experiment import Experiment, experiment_from, kind_of
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ class SeedFolder:
     def checkpoint_path(self) -> Path:
         """The checkpoint."""
         return self.path / "checkpoint.json"
+
+    @property
+    def environment_path(self) -> Path:
+        """What else the numbers depend on."""
+        return self.path / "environment.json"
 
     def result(self) -> dict[str, Any] | None:
         """The summary, if the seed is done."""
@@ -86,41 +91,27 @@ class SeedFolder:
         return [record for record in records if record["kind"] == "evaluation"]
 
 
-class Configuration(Protocol):
-    """What says what was run."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-
-
 class RunFolder:
-    """A folder that holds one run, all its seeds."""
-
-    identity: ClassVar[tuple[str, ...]] = ("benchmark", "method", "stream", "learner")
-    """What must agree in the configuration for a run to be the same."""
+    """A folder that holds one run of either kind, all its seeds."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = Path(path)
 
     @property
     def config_path(self) -> Path:
         """What was run."""
         return self.path / "config.json"
 
-    def config(self) -> RunConfig:
-        """The run's configuration."""
-        return RunConfig.from_json(read_json(self.config_path), self.config_path)
-
-    def _saved(self) -> dict[str, Any]:
-        """The configuration that is there, checked."""
-        return self.config().to_json()
+    def config(self) -> Experiment:
+        """The run's configuration; its kind is read from the file."""
+        return experiment_from(read_json(self.config_path), self.config_path)
 
     def seed(self, seed: int) -> SeedFolder:
         """The folder of one seed."""
         return SeedFolder(self.path / f"seed-{seed}")
 
-    def prepare(self, config: Configuration, facts: dict[str, Any], *, resume: bool, force: bool) -> None:
-        """Claim the folder for `config`; `facts` (memory, task names) are written beside it.
+    def prepare(self, config: Experiment, facts: dict[str, Any], *, resume: bool, force: bool) -> None:
+        """Claim the folder for `config`; `facts` (`Experiment.facts`) are written beside it.
 
         A folder that holds another run, or this one without `resume`, is refused; `force` deletes the run that is there.
         Files that are not a run's are never touched.
@@ -137,12 +128,15 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.config_path, config.to_json() | facts)
 
-    def _check_same(self, config: Configuration, resume: bool) -> None:
-        ours, theirs = config.to_json(), self._saved()
-        for key in self.identity:
-            if ours.get(key) != theirs.get(key):
+    def _check_same(self, config: Experiment, resume: bool) -> None:
+        kind = kind_of(read_json(self.config_path), self.config_path)
+        ours: dict[str, Any] = config.to_json()
+        # a run of another kind is never read: what it needs may not be installed
+        theirs: dict[str, Any] = self.config().to_json() if kind == config.kind else {"kind": kind}
+        for key in ("kind", *config.identity):
+            if ours[key] != theirs[key]:
                 raise RunError(
-                    f"{self.path} holds another run ({_difference(key, theirs.get(key), ours.get(key))}): "
+                    f"{self.path} holds another run ({_difference(key, theirs[key], ours[key])}): "
                     "choose another folder with --out, or replace it with --force"
                 )
         if not resume:

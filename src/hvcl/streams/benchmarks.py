@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from hvcl.core.configuration import configure, to_json
-from hvcl.core.errors import InputError, UnknownNameError
+from hvcl.core.errors import InputError
+from hvcl.core.registry import Registry
 from hvcl.streams.arrays import deal, order_classes
 from hvcl.streams.datasets import Dataset, load
 from hvcl.streams.stream import Stream, StreamConfig
@@ -124,8 +125,9 @@ _REPLAY_PERMUTED: dict[str, dict[str, Any]] = {
     name: {"hidden": (1000, 1000), "learning_rate": 1e-4} | ({} if name == "rtf" else {"vae_learning_rate": 1e-4})
     for name in _GENERATIVE
 }
-BENCHMARKS = {
-    benchmark.name: benchmark
+BENCHMARKS: Registry[Benchmark] = Registry("benchmark")
+BENCHMARKS.update(
+    (benchmark.name, benchmark)
     for benchmark in (
         Benchmark(
             "split-digits",
@@ -223,13 +225,11 @@ BENCHMARKS = {
             epochs={"quick": 1, "standard": 2, "paper": 1000},
         ),
     )
-}
+)
 
 
 def benchmark(name: str) -> Benchmark:
     """The benchmark called `name`."""
-    if name not in BENCHMARKS:
-        raise UnknownNameError("benchmark", name, BENCHMARKS)
     return BENCHMARKS[name]
 
 

@@ -9,9 +9,9 @@ from torch import nn
 
 from hvcl.core.errors import InputError, RunError
 from hvcl.core.problem import Problem
+from hvcl.core.storage import load_state, save_state
 from hvcl.features import FrozenModule, PatchFeatures, RandomFeatures
 from hvcl.learners import Exact, ExactConfig, merge
-from hvcl.runs.state import load_state, save_state
 
 TOLERANCE = 1e-3
 """Of every property, in probabilities: second moments are sums in float32, the ridge here a 25,000th of the largest."""

@@ -5,11 +5,11 @@ import torch
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.storage import load_state, save_state
 from hvcl.features import FrozenModule
 from hvcl.learners import Growing, GrowingConfig, create
 from hvcl.learners.experts import ExpertLog
 from hvcl.runs import run
-from hvcl.runs.state import load_state, save_state
 from hvcl.streams import StreamConfig, from_arrays, make_stream
 
 SMALL = {"hidden": (16,), "learning_rate": 0.01}

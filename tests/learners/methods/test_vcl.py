@@ -7,11 +7,11 @@ import torch
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.storage import load_state, save_state
 from hvcl.layers import consolidate
 from hvcl.layers.module import variational_modules
 from hvcl.learners import create
 from hvcl.learners.methods.vcl import choose, fingerprints
-from hvcl.runs.state import load_state, save_state
 
 SMALL = {"seed": 1, "hidden": (4,), "learning_rate": 0.05}
 

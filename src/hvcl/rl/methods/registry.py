@@ -23,7 +23,7 @@ class Method:
     description: str
 
 
-_METHODS: Registry[Method] = Registry()
+_METHODS: Registry[Method] = Registry("method of reinforcement learning")
 
 
 def register(name: str, config: type[Any]) -> Callable[[AgentClass], AgentClass]:

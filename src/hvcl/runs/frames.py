@@ -14,8 +14,9 @@ from hvcl.core.errors import RunError
 from hvcl.core.pictures import data_uri, encode
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import Array, TaskSequence
-from hvcl.rl.runs import RLRunFolder
 from hvcl.rl.sequences import sequence
+from hvcl.runs.folder import RunFolder
+from hvcl.runs.reinforcement import RLConfig
 
 LONGEST = 1_000
 """Steps of an episode that are looked at."""
@@ -34,8 +35,10 @@ class Strip:
 
 def frames_of(folder: Path, count: int = 6) -> list[Strip]:
     """For each task, `count` pictures of one episode of the first finished seed's agent."""
-    run = RLRunFolder(folder)
-    config = run.settings()
+    run = RunFolder(folder)
+    config = run.config()
+    if not isinstance(config, RLConfig):
+        raise RunError(f"{folder} holds no agents to take pictures of: report without --frames")
     done = [seed for seed in config.seeds if run.seed(seed).result() is not None]
     checkpoint = run.seed(done[0]).load_checkpoint() if done else None
     if checkpoint is None:

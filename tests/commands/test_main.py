@@ -4,11 +4,13 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from hvcl.cli import main, parse_seeds
+from hvcl.commands.main import COMMANDS, main
+from hvcl.commands.options import parse_seeds
 from hvcl.learners import known_methods
 from hvcl.streams import BENCHMARKS, StreamConfig
 
@@ -93,7 +95,7 @@ def test_a_second_run_needs_resume_or_force(capsys):
         (["run", "split-digits", "--expertz", "3"], "did you mean --experts"),
         (["run", "split-digits", "--experts", "three"], "an integer"),
         (["run", "split-digits", "--experts", "0"], "experts"),
-        (["run", "split-digits", "--experts"], "needs a value"),
+        (["run", "split-digits", "--experts"], "--experts: expected one argument"),
         (["run", "split-digits", "--scenario", "clas"], "one of task, domain, class"),
         (["run", "split-digits", "--seeds", "one"], "seeds"),
         (["run", "split-digits", "--seeds", "1,1"], "seeds"),
@@ -108,7 +110,14 @@ def test_a_second_run_needs_resume_or_force(capsys):
         (["data", "get", "mnits"], "did you mean 'mnist'"),
         (["data", "verify", "mnist"], "mnist"),
         (["data", "fetch"], "fetch"),
-        (["lisst"], "lisst"),
+        (["lisst"], "unknown command 'lisst': did you mean 'list'"),
+        (["--nope"], "unknown option --nope"),
+        (["-V"], "unknown option -V"),
+        (["--version", "extra"], "unknown option --version"),
+        (["run", "split-digits", "--validation=maybe"], "--validation must be"),
+        (["run", "split-digits", "--task-free=maybe"], "--task-free must be true or false"),
+        (["completion"], "shell"),
+        (["completion", "csh"], "csh"),
         (["list", "--what"], "--what"),
     ],
 )
@@ -163,12 +172,31 @@ def test_help_shows_every_setting_of_the_method_with_its_text(capsys, method):
     out = capsys.readouterr().out
     for config in (StreamConfig, known_methods()[method].config):
         for field in config.__dataclass_fields__:
-            assert f"--{field.replace('_', '-')} " in out
+            assert f"--{field.replace('_', '-')}" in out
 
 
-def test_booleans_can_be_negated(tmp_path):
-    assert main(["run", "split-digits", "--method", "joint", "--no-restart", "--out", "a", *QUICK]) == 0
-    assert json.loads((tmp_path / "a/config.json").read_text())["learner"]["restart"] is False
+@pytest.mark.parametrize(("word", "value"), [("--no-restart", False), ("--restart=false", False), ("--restart", True)])
+def test_booleans_can_be_negated(word, value, monkeypatch):
+    seen = []
+    monkeypatch.setattr("hvcl.commands.run.execute", lambda config, *_, **__: seen.append(config) or sys.exit())
+    with pytest.raises(SystemExit):
+        main(["run", "split-digits", "--method=joint", word, *QUICK])
+    assert seen[0].learner.restart is value
+
+
+def test_hvcl_alone_is_help_and_knows_its_version(capsys):
+    for words in ([], ["--help"], ["-h"]):
+        assert main(words) == 0
+        shown = capsys.readouterr().out
+        assert all(f"  {name} " in shown for name in COMMANDS)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == version("hvcl")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name, capsys):
+    assert main([name, "--help"]) == 0
+    assert f"usage: hvcl {name}" in capsys.readouterr().out
 
 
 def test_data_list_says_what_is_missing(capsys, tmp_path):
@@ -195,7 +223,7 @@ def test_seeds_as_lists_and_ranges():
 
 def test_ctrl_c_saves_and_the_run_goes_on(tmp_path):
     """In a process of its own, as from a terminal: interrupt, exit code 130, resume to the same end as an undisturbed run."""
-    command = [sys.executable, "-m", "hvcl.cli", "run", "split-digits", "--method", "hvcl", "--hidden", "8", "--epochs", "6"]
+    command = [sys.executable, "-m", "hvcl", "run", "split-digits", "--method", "hvcl", "--hidden", "8", "--epochs", "6"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([*command, "--out", "broken"], stderr=subprocess.PIPE, text=True, env=environment)
     metrics = tmp_path / "broken/seed-1/metrics.jsonl"
@@ -246,12 +274,12 @@ def test_compare_runs_every_method_alike_and_goes_on_where_it_stopped(capsys, tm
 
 
 def test_compare_refuses_what_it_does_not_know(capsys):
-    assert "--budget" in refused(capsys, "compare", "split-digits", "--budget", "huge")
+    assert "budget must be one of quick" in refused(capsys, "compare", "split-digits", "--budget", "huge")
     assert "ewv" in refused(capsys, "compare", "split-digits", "--methods", "ewv")
     assert "split-digit" in refused(capsys, "compare", "split-digit")
     assert "scenario" in refused(capsys, "compare", "split-digits", "--scenario", "all")
     assert "nowhere" in refused(capsys, "table", "nowhere")
-    assert "--budget" in refused(capsys, "table", str(Path(__file__).parents[1] / "results"), "--budget", "huge")
+    assert "--budget" in refused(capsys, "table", str(Path(__file__).parents[2] / "results"), "--budget", "huge")
     assert "--sample" in refused(capsys, "check", ".", "--sample", "0")
 
 

@@ -1,8 +1,9 @@
-"""Saving nested state without pickling: tensors in safetensors, the rest in JSON.
+"""Safe files: written whole or not at all, checked when read, and nothing is ever unpickled.
 
-A checkpoint is a pair: `NAME-<number>.safetensors` with the tensors, and `NAME.json`, which holds everything else and names the
-tensor file with its checksum. The tensors are written first under a new name, then the JSON is moved into place: whatever
-moment a process is killed at, the JSON that is there belongs to tensors that are there whole.
+Nested state is saved without pickling: tensors in safetensors, the rest in JSON. A checkpoint is a pair:
+`NAME-<number>.safetensors` with the tensors, and `NAME.json`, which holds everything else and names the tensor file with its
+checksum. The tensors are written first under a new name, then the JSON is moved into place: whatever moment a process is killed,
+the JSON that is there belongs to tensors that are there whole.
 """
 
 from __future__ import annotations
@@ -22,19 +23,31 @@ from hvcl.core.errors import RunError
 _TENSOR = "__tensor__"
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary name beside `path`, flush to disk, move into place."""
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Write to a temporary name beside `path`, flush to disk, move into place; text is encoded as UTF-8.
+
+    Whatever happens, `path` holds either what it held before or all of `content`, and no temporary file is left behind.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def checksum(content: bytes) -> str:
+    """SHA-256 in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def write_json(path: Path, value: Any) -> None:
     """`value` as indented JSON, written atomically. Numbers survive exactly; NaN and infinity are refused."""
-    write_atomically(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+    write_atomically(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
@@ -55,8 +68,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
     number = _number_of(path) + 1
     name = f"{path.stem}-{number}.safetensors"
     write_atomically(path.with_name(name), content)
-    digest = hashlib.sha256(content).hexdigest()
-    write_json(path, {"format": 1, "number": number, "tensors": name, "sha256": digest, "state": plain})
+    write_json(path, {"format": 1, "number": number, "tensors": name, "sha256": checksum(content), "state": plain})
     for old in path.parent.glob(f"{path.stem}-*.safetensors"):
         if old.name != name:
             old.unlink(missing_ok=True)
@@ -68,19 +80,20 @@ def load_state(path: Path) -> dict[str, Any]:
     try:
         tensor_path = path.with_name(document["tensors"])
         digest, plain = document["sha256"], document["state"]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path} is damaged: it is not a checkpoint ({error})") from None
     try:
         content = tensor_path.read_bytes()
     except OSError as error:
         raise RunError(f"{tensor_path} cannot be read ({error.strerror}): the checkpoint is damaged") from None
-    if hashlib.sha256(content).hexdigest() != digest:
+    if checksum(content) != digest:
         raise RunError(f"{tensor_path} is damaged: its checksum does not match. Start the run anew with --force")
     try:
-        tensors = load(content)
+        state: dict[str, Any] = _put_back(plain, load(content))
     except SafetensorError as error:
         raise RunError(f"{tensor_path} is damaged ({error})") from None
-    state: dict[str, Any] = _put_back(plain, tensors)
+    except KeyError as error:
+        raise RunError(f"{path} is damaged: {tensor_path.name} has no tensor {error}") from None
     return state
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hvcl.core.errors import RunError
-from hvcl.runs.state import load_state, save_state, tensor_bytes, write_json
+from hvcl.core.storage import load_state, save_state, tensor_bytes, write_json
 
 STATE = {
     "weights": {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(3, dtype=torch.int64), "empty": torch.zeros(0)},
@@ -43,7 +43,7 @@ def test_only_the_last_checkpoint_is_kept(tmp_path):
 def test_a_crash_between_tensors_and_json_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     save_state(tmp_path / "c.json", {"t": torch.tensor(1)})
     with monkeypatch.context() as patch:
-        patch.setattr("hvcl.runs.state.write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("hvcl.core.storage.write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             save_state(tmp_path / "c.json", {"t": torch.tensor(2)})
     assert load_state(tmp_path / "c.json")["t"].item() == 1

@@ -1,0 +1,62 @@
+"""hvcl run: one method on one benchmark."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hvcl.commands.options import Parser, UsageError, add_run_options, add_settings, method_in, settings_of
+from hvcl.commands.output import print_runs
+from hvcl.core.storage import read_json
+from hvcl.learners import known_methods, method
+from hvcl.runs import RunConfig, execute
+from hvcl.streams import BENCHMARKS, StreamConfig, benchmark
+
+
+def parser(words: Sequence[str]) -> Parser:
+    """The options of running, of the stream and of the method that `words` name."""
+    name = method_in(words, "hvcl")
+    found = Parser(
+        prog="hvcl run",
+        usage="hvcl run BENCHMARK [--method M] [--seeds 1,2,3] [--out DIR] [--json] [--resume] [--force] [settings]",
+        description="One method on one benchmark. With --method M, --help shows M's own settings.",
+    )
+    found.add_argument("benchmark", nargs="?", help="name of the benchmark (see hvcl list)")
+    add_run_options(found, "hvcl", known_methods(), "runs/BENCHMARK-SCENARIO-METHOD")
+    note = "(a benchmark may bring defaults of its own)"
+    add_settings(found, f"settings of the stream {note}", StreamConfig, "stream")
+    add_settings(found, f"settings of the method {name} {note}", method(name).config, "learner")
+    found.values["benchmark"] = tuple(BENCHMARKS)
+    return found
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run it, and print a table or JSON."""
+    if options.benchmark is None:
+        raise UsageError("which benchmark? hvcl run BENCHMARK (see hvcl list)")
+    benchmark(options.benchmark)
+    stream, learner = settings_of(options, "stream"), settings_of(options, "learner")
+    config = RunConfig.make(options.benchmark, options.method, options.seeds, stream, learner)
+    supervision = "-task-free" if config.stream.task_free else ""
+    out = options.out or Path("runs") / f"{config.benchmark}-{config.stream.scenario}{supervision}-{config.method}"
+    console = Console(stderr=True)
+    results = execute(config, out, workers=options.workers, resume=options.resume, force=options.force, progress=console)
+    if options.json:
+        print(json.dumps(_json_result(out, results), allow_nan=False))
+    else:
+        print_runs([out])
+        print(f"run folder: {out}   report: hvcl report {out}")
+    return 0
+
+
+def _json_result(out: Path, results: list[dict[str, Any]]) -> dict[str, Any]:
+    config = read_json(out / "config.json")
+    keys = ("benchmark", "scenario", "supervision", "memory", "method", "seeds", "evaluated_on", "task_names")
+    shown = {key: config[key] for key in keys}
+    accuracies = [result["average_accuracy"] for result in results]
+    return shown | {"mean_accuracy": sum(accuracies) / len(accuracies), "results": results, "out": str(out)}
