@@ -1,18 +1,18 @@
-"""The tables of docs/generative, from results/, from generative_search.jsonl and from docs/speed/replay.json.
+"""The tables of docs/generative, from results/, from the trials of experiments/generative and from docs/speed/replay.json.
 
-.venv/bin/python experiments/generative_table.py            # prints them
-.venv/bin/python experiments/generative_table.py --write    # puts them into docs/generative/README.md, between their marks
+.venv/bin/python -m tools.generative_page            # prints them
+.venv/bin/python -m tools.generative_page --write    # puts them into docs/generative/README.md, between their marks
 """
 
 import argparse
-import importlib.util
 import statistics
-from pathlib import Path
 
+from experiments.search import load_topic
 from hvcl.learners import method
+from hvcl.results import load_cells, load_paper
 from hvcl.runs.state import read_json, write_atomically
+from tools.marks import ROOT, fill
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "generative" / "README.md"
 SPEED = ROOT / "docs" / "speed" / "replay.json"
 METHODS = ("dgr", "dgr-distill", "rtf", "hvcl-replay")
@@ -28,14 +28,12 @@ PUBLISHED = {
     ("split-mnist", "dgr"): "95.7",
     ("split-mnist", "dgr-distill"): "96.8",
     ("split-mnist", "rtf"): "97.3",
-    ("split-mnist", "hvcl-replay"): "98.60 (.35)",
-    ("permuted-mnist", "hvcl-replay"): "97.47 (.52)",
-    ("split-cifar10", "hvcl-replay"): "81.00 (1.15)",
 }
+"""Domain-IL figures of van de Ven & Tolias; those of `hvcl-replay` are the paper's, in results/paper.json."""
 BENCHMARKS = ("split-mnist", "permuted-mnist", "split-cifar10")
-WITHOUT = {"split-cifar10": "split-cifar10-domain-hvcl-standard.json"}
-"""What `hvcl-replay` is compared with where it is asked to be above `hvcl`."""
-VARIANTS = {"": ROOT / "results", "as the paper has it": ROOT / "results" / "generative" / "paper"}
+WITHOUT = {"split-cifar10": "split-cifar10-domain-hvcl-standard"}
+"""The cell that `hvcl-replay` is compared with where it should be above `hvcl`."""
+RESULTS = ROOT / "results"
 
 
 def _mean(values, digits=2):
@@ -48,28 +46,35 @@ def generators(document):
     return len(document["task_names"]) if document["learner"].get("separate") else 1
 
 
-def row(document, variant=""):
+def row(cell, paper, variant=""):
     """One figure with all that must stand beside it."""
-    runs, name = document["results"], document["method"]
-    key = document["benchmark"], name
-    last = [run["generation"][-1] for run in runs if run.get("generation")]
+    key = cell.benchmark, cell.method
+    published = PUBLISHED.get(key, "")
+    if cell.method == "hvcl-replay":
+        published = str(paper.get((cell.benchmark, cell.scenario, cell.method), ""))
+    last = [run["generation"][-1] for run in cell.results if run.get("generation")]
     bits = ""
     if last:
         bound = statistics.mean(found["inception_bound"] for found in last)
         bits = f"{_mean([found['inception_score'] for found in last])} of {bound:.2f}"
-    cells = (
-        document["benchmark"],
-        f"`{name}`" + (f", {variant}" if variant else ""),
-        f"**{_mean([100 * run['average_accuracy'] for run in runs])}**",
+    shown = (
+        cell.benchmark,
+        f"`{cell.method}`" + (f", {variant}" if variant else ""),
+        f"**{_mean([100 * value for value in cell.accuracies])}**",
         TARGETS.get(key, ""),
-        PUBLISHED.get(key, ""),
-        str(generators(document)) if last else "",
-        f"{document['stream']['epochs']}, {document['stream']['batch_size']}",
+        published,
+        str(generators(cell.document)) if last else "",
+        f"{cell.epochs}, {cell.document['stream']['batch_size']}",
         bits,
-        f"{statistics.mean(run['seconds'] for run in runs):.0f}",
-        ", ".join(map(str, document["seeds"])),
+        f"{cell.seconds:.0f}",
+        ", ".join(map(str, cell.seeds)),
     )
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(shown)} |"
+
+
+def cells_in(folder):
+    """The cells of a folder of results, by name."""
+    return {cell.name: cell for cell in load_cells(folder)}
 
 
 def results():
@@ -87,27 +92,28 @@ def results():
         "seeds",
     )
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    paper, committed = load_paper(RESULTS), cells_in(RESULTS)
+    variants = {"": committed, "as the paper has it": cells_in(RESULTS / "generative" / "paper")}
+    without = cells_in(RESULTS / "generative" / "without")
     for benchmark in BENCHMARKS:
         for name in METHODS:
-            for variant, folder in VARIANTS.items():
-                path = folder / f"{benchmark}-domain-{name}.json"
-                if path.exists():
-                    lines.append(row(read_json(path), variant))
-        without = ROOT / "results" / "generative" / "without" / f"{benchmark}-domain-hvcl.json"
-        if without.exists():
-            lines.append(row(read_json(without), "with the classifier of `hvcl-replay`"))
-        if benchmark in WITHOUT and any(line.startswith(f"| {benchmark} ") for line in lines):
-            lines.append(row(read_json(ROOT / "results" / WITHOUT[benchmark]), "as in the table of all methods"))
+            found = {variant: cells.get(f"{benchmark}-domain-{name}") for variant, cells in variants.items()}
+            lines += [row(cell, paper, variant) for variant, cell in found.items() if cell]
+        if f"{benchmark}-domain-hvcl" in without:
+            lines.append(row(without[f"{benchmark}-domain-hvcl"], paper, "with the classifier of `hvcl-replay`"))
+        if benchmark in WITHOUT:
+            lines.append(row(committed[WITHOUT[benchmark]], paper, "as in the table of all methods"))
     return "\n".join(lines)
 
 
-def looks():
-    """Every look at held-out training data, in the order in which they were taken."""
+def trials():
+    """Every trial on held-out training data, in the order in which they were run."""
     lines = ["| benchmark | method | settings | average accuracy % | ELBO | seconds |", "|---" * 6 + "|"]
     first = {}
-    for record in _search().done():
+    for record in load_topic("generative").records():
         base = first.setdefault((record["benchmark"], record["method"]), record)
-        changed = [f"{name} {value}" for name, value in differences(record, base).items()] or record["asked"] or ["the first"]
+        asked = record.get("asked") or ["the first"]
+        changed = [f"{name} {value}" for name, value in differences(record, base).items()] or asked
         elbo = f"{record['elbo']:.0f}" if record["generation"] else ""
         figures = f"{100 * record['accuracy']:.2f} | {elbo} | {record['seconds']:.0f}"
         lines.append(f"| {record['benchmark']} | `{record['method']}` | {', '.join(changed)} | {figures} |")
@@ -115,7 +121,7 @@ def looks():
 
 
 def differences(record, base):
-    """The settings in which a look differs from the first one of its method, which may have been before a setting was there."""
+    """The settings in which a trial differs from the first one of its method, which may have been before a setting was there."""
     config = method(record["method"]).config
     found = {}
     for part in ("stream", "learner"):
@@ -140,30 +146,22 @@ def speed():
     return "\n".join([*lines, "", f"Median of {found['rounds']} rounds; batches of {found['batch']}; {where}."])
 
 
-def _search():
-    spec = importlib.util.spec_from_file_location("generative_search", Path(__file__).with_name("generative_search.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def page():
     """docs/generative with its tables made anew."""
     text = PAGE.read_text()
-    for name, table in (("results", results()), ("looks", looks()), ("speed", speed())):
-        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
+    for name, table in (("results", results()), ("trials", trials()), ("speed", speed())):
+        text = fill(text, name, table)
     return text
 
 
 def main():
+    """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the page")
     if parser.parse_args().write:
         write_atomically(PAGE, page().encode())
     else:
-        print(results(), looks(), speed(), sep="\n\n")
+        print(results(), trials(), speed(), sep="\n\n")
 
 
 if __name__ == "__main__":

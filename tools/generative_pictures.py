@@ -1,7 +1,7 @@
 """The picture of docs/generative of what the VAE makes of photographs: the first task of split-cifar10.
 
-    .venv/bin/python experiments/generative_pictures.py                # writes docs/generative/split-cifar10-first-task.png
-    .venv/bin/python experiments/generative_pictures.py --epochs 1 --output /tmp/look.png
+    .venv/bin/python -m tools.generative_pictures                # writes docs/generative/split-cifar10-first-task.png
+    .venv/bin/python -m tools.generative_pictures --epochs 1 --output /tmp/first.png
 
 Three VAEs of `hvcl-replay`, with the benchmark's settings but for what VARIANTS names, seed 1, trained without the classifier
 beside them. First row: originals, of the test set. Then, for each VAE, their reconstructions and samples.
@@ -16,8 +16,9 @@ import torch
 from hvcl.generative.pictures import png, strip
 from hvcl.runs import RunConfig
 from hvcl.streams.events import TaskEnd
+from tools.marks import ROOT
 
-OUTPUT = Path(__file__).resolve().parent.parent / "docs" / "generative" / "split-cifar10-first-task.png"
+OUTPUT = ROOT / "docs" / "generative" / "split-cifar10-first-task.png"
 SHOWN, GAP = 16, 4
 VARIANTS = (
     {"likelihood": "bce"},
@@ -44,6 +45,7 @@ def rows(config, originals):
 
 
 def main():
+    """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--benchmark", default="split-cifar10")
     parser.add_argument("--epochs", type=int, default=8)

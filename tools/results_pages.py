@@ -1,7 +1,7 @@
 """The pages of results, made from results/: README's overview, docs/results, and a page for every method in docs/methods.
 
-    .venv/bin/python experiments/tables.py            # prints the overview
-    .venv/bin/python experiments/tables.py --write    # writes README.md (between its marks), docs/results and docs/methods
+    .venv/bin/python -m tools.results_pages            # prints the overview
+    .venv/bin/python -m tools.results_pages --write    # writes README.md (between its marks), docs/results and docs/methods
 
 A method's page has its mathematics and deviations (the docstring of its file), its settings, what the search chose, and its
 results.
@@ -10,10 +10,12 @@ results.
 import argparse
 import dataclasses
 import importlib
-import sys
+import statistics
 import textwrap
 from pathlib import Path
 
+from experiments.literature.baselines import PUBLISHED
+from experiments.records import read_records
 from hvcl.core.configuration import field_help
 from hvcl.learners import known_methods
 from hvcl.learners.gradient import GradientConfig
@@ -21,23 +23,53 @@ from hvcl.results import load_cells, markdown_table, method_table, overview
 from hvcl.runs import RunConfig
 from hvcl.runs.state import write_atomically
 from hvcl.streams import BENCHMARKS
+from tools.marks import ROOT, fill
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "experiments"))
-import forgetting  # noqa: E402
-import gate_cost  # noqa: E402
-import published  # noqa: E402
+EXPERIMENTS = ROOT / "experiments"
 
 
-def fill(document, name, text):
-    """The document with `text` between the marks called `name`."""
-    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    before, rest = document.split(begin)
-    return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+def published():
+    """The baselines beside the figures of their literature."""
+    found = read_records(EXPERIMENTS / "literature" / "baselines.jsonl")
+    lines = ["| Domain-IL, boundaries | method | strength | ours | published |", "|---|---|---|---|---|"]
+    for benchmark, methods in PUBLISHED.items():
+        for method, (low, high) in methods.items():
+            of_method = [r for r in found if (r["benchmark"], r["method"]) == (benchmark, method) and r["seed"]]
+            for strength in sorted({r["strength"] for r in of_method}, key=lambda value: value or 0):
+                values = [100 * r["accuracy"] for r in of_method if r["strength"] == strength]
+                spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else " (one seed)"
+                literature = f"{low}" if low == high else f"{low} to {high}"
+                shown = "" if strength is None else f"{strength:g}"
+                lines.append(f"| {benchmark} | {method} | {shown} | {statistics.mean(values):.2f}{spread} | {literature} |")
+    return "\n".join(lines)
+
+
+def forgetting():
+    """Accuracy on old tasks with parts of the network put back to how they were when the task was learned."""
+    found = read_records(EXPERIMENTS / "forgetting" / "parts.jsonl")
+    names = list(found[0]["restored"]) if found else []
+    lines = [f"| accuracy on old tasks, % | when learned | {' | '.join(names)} | other expert |", "|---" * (len(names) + 3) + "|"]
+    for key in dict.fromkeys((r["benchmark"], r["method"]) for r in found):
+        same = [r for r in found if (r["benchmark"], r["method"]) == key]
+        values = [statistics.mean(r["restored"][name] for r in same) for name in names]
+        moved = statistics.mean(statistics.mean(r["moved"]) for r in same)
+        learned = statistics.mean(r["learned"] for r in same)
+        shown = " | ".join(f"{100 * value:.1f}" for value in [learned, *values])
+        lines.append(f"| {key[0]} {key[1]} ({len(same)} seeds) | {shown} | {100 * moved:.0f} % |")
+    return "\n".join(lines)
+
+
+def gate_cost():
+    """Accuracy on the first task, by the number of experts and the routing."""
+    lines = ["| first task of split CIFAR-10 | accuracy % |", "|---|---|"]
+    for record in read_records(EXPERIMENTS / "forgetting" / "gate_cost.jsonl"):
+        values = [100 * accuracy for accuracy in record["accuracies"]]
+        lines.append(f"| {record['variant']} | {statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} |")
+    return "\n".join(lines)
 
 
 def page(method, cells):
-    """What there is to know of a method."""
+    """A method's page: mathematics, settings, results."""
     module = importlib.import_module(method.learner.__module__)
     config = method.config
     lines = [f"# {method.name}", "", *module.__doc__.strip().splitlines()]
@@ -64,12 +96,13 @@ def page(method, cells):
 
 
 def ours():
-    """The methods of this package, by name: not those that somebody else has registered."""
+    """The methods of this package, by name: not those that are registered from outside."""
     return {name: m for name, m in sorted(known_methods().items()) if m.learner.__module__.startswith("hvcl.")}
 
 
 def index():
-    lines = ["# Methods", "", "Made from each method's file and from results/ by `experiments/tables.py --write`.", ""]
+    """The list of all methods."""
+    lines = ["# Methods", "", "Made from each method's file and from results/ by `python -m tools.results_pages --write`.", ""]
     lines += [f"- [{name}]({name}.md): {method.description}" for name, method in ours().items()]
     return "\n".join(lines) + "\n"
 
@@ -83,9 +116,9 @@ def documents():
     for name, part in {
         "overview": overview(cells),
         "task-free": overview(cells, "task-free"),
-        "published": published.table(),
-        "forgetting": forgetting.table(),
-        "gate cost": gate_cost.table(),
+        "published": published(),
+        "forgetting": forgetting(),
+        "gate cost": gate_cost(),
         "tables": markdown_table(cells),
     }.items():
         text = fill(text, name, part)
@@ -97,6 +130,7 @@ def documents():
 
 
 def main():
+    """The command."""
     parser = argparse.ArgumentParser(description=textwrap.dedent(__doc__).splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the documents")
     if parser.parse_args().write:

@@ -1,7 +1,7 @@
-"""Draws docs/rl/bullet.svg and fills the tables of docs/rl/README.md, from results/rl/bullet-*.json and the comparison with
+"""Draws docs/rl/bullet.svg and fills the tables of docs/rl/README.md, from results/rl/bullet and the comparison with
 Stable-Baselines3, and nothing else.
 
-    .venv-bench/bin/python experiments/rl_page.py
+    .venv-bench/bin/python -m tools.rl_page
 
 The figure is laid out as the paper's: cumulative normalised reward J above, the returns in every task below; beside J, which
 means nothing once a return right after learning is negative, the sum of performances.
@@ -15,11 +15,12 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from experiments.records import read_records
 from hvcl.rl import scores
 from hvcl.rl.report import over, transfer_of
 from hvcl.runs.state import write_atomically
+from tools.marks import ROOT, fill
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "rl" / "README.md"
 ORDER = ("reset", "naive", "ewc", "ucl", "hvcl", "hvcl-growing")
 COLOURS = ("#8b9099", "#24272c", "#b8860b", "#a23b72", "#2f5fa8", "#1a9274")
@@ -28,12 +29,13 @@ INK, FAINT = "#24272c", "#d9dce1"
 
 def documents() -> dict[str, dict[str, Any]]:
     """The committed results by method, in a fixed order."""
-    found = {path: json.loads(path.read_text()) for path in sorted((ROOT / "results" / "rl").glob("bullet-*.json"))}
+    found = {path: json.loads(path.read_text()) for path in sorted((ROOT / "results" / "rl" / "bullet").glob("*.json"))}
     by_method = {document["method"]: document for document in found.values()}
     return {method: by_method[method] for method in ORDER if method in by_method}
 
 
 def curve(result: dict[str, Any]) -> list[scores.Point]:
+    """The returns in all tasks over time."""
     return [scores.Point(time, tuple(values)) for time, *values in result["curve"]]
 
 
@@ -59,6 +61,7 @@ def line(axes: Any, curves: list[dict[float, float]], colour: str, label: str) -
 
 
 def draw(found: dict[str, dict[str, Any]], target: Path) -> None:
+    """The figure, as SVG."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -126,8 +129,7 @@ def _of(values: list[float | None]) -> str:
 
 def peer_table() -> str:
     """Our dense SAC and Stable-Baselines3's."""
-    log = ROOT / "experiments" / "rl_sac_against_sb3.jsonl"
-    rows = [json.loads(text) for text in log.read_text().splitlines()] if log.exists() else []
+    rows = read_records(ROOT / "experiments" / "rl" / "against_sb3.jsonl")
     lines = ["| task | steps | ours | Stable-Baselines3 | seeds |", "|---|---|---|---|---|"]
     for task, steps in dict.fromkeys((row["task"], row["steps"]) for row in rows):
         mine = [row for row in rows if (row["task"], row["steps"]) == (task, steps)]
@@ -138,19 +140,13 @@ def peer_table() -> str:
     return "\n".join(lines)
 
 
-def fill(text: str, mark: str, content: str) -> str:
-    """`text` with what stands between the marks replaced."""
-    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-    before, rest = text.split(begin)
-    return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
-
-
 def page(found: dict[str, dict[str, Any]]) -> str:
     """docs/rl/README.md with the tables that belong to what was found."""
     return fill(fill(PAGE.read_text(), "against stable-baselines3", peer_table()), "chain", chain_table(found))
 
 
 def main() -> None:
+    """The command."""
     found = documents()
     draw(found, PAGE.with_name("bullet.svg"))
     write_atomically(PAGE, page(found).encode())

@@ -1,17 +1,17 @@
 """What each part of the patch features is worth: CIFAR-10, validation data.
 
-    .venv/bin/python experiments/exact_ablation.py
+    .venv/bin/python -m experiments.exact.ablation
 
 15,000 training images to learn from, 5,000 others to score on, all classes at once; patches from the first 256 airplanes and
 automobiles (as in the stream's first batch); ridge from the evidence; 1,600 features unless the variant changes that. Results
-go to exact_ablation.jsonl; variants that are there are passed over. The test set is not touched.
+go to ablation.jsonl; variants that are there are passed over. The test set is not touched.
 """
 
-import json
 from pathlib import Path
 
 import torch
 
+from experiments.records import append_record, read_records
 from hvcl.features import PatchFeatures, RandomFeatures
 from hvcl.posteriors import ClassHead
 from hvcl.streams import load
@@ -50,7 +50,7 @@ def main():
     order = torch.randperm(len(data.train_y), generator=torch.Generator().manual_seed(0))
     learn, score = order[:15_000], order[15_000:20_000]
     first = learn[data.train_y[learn] < 2][:256]
-    done = {json.loads(line)["variant"] for line in OUTPUT.read_text().splitlines()} if OUTPUT.exists() else set()
+    done = {record["variant"] for record in read_records(OUTPUT)}
     for name, options in VARIANTS.items():
         if name in done:
             continue
@@ -65,8 +65,7 @@ def main():
             right += int((answers == data.train_y[rows]).sum())
         record = {"variant": name, "features": features.features, "accuracy": right / len(score)}
         record["ridge"] = head.model.posterior().ridge
-        with OUTPUT.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        append_record(OUTPUT, record)
         print(record, flush=True)
 
 

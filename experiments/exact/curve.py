@@ -1,18 +1,18 @@
 """How the exact learner's accuracy grows with the number of features: validation data, seed 0.
 
-    .venv/bin/python experiments/exact_curve.py split-cifar10 split-cifar100
+    .venv/bin/python -m experiments.exact.curve split-cifar10 split-cifar100
 
 One pass over the training data less a tenth, with the largest feature map; smaller ones are its first filters of every size.
-Class-IL, Domain-IL (boundaries) and Task-IL accuracy on the tenth that was held out, to exact_curve.jsonl. The test set is not
+Class-IL, Domain-IL (boundaries) and Task-IL accuracy on the tenth that was held out, to curve.jsonl. The test set is not
 touched.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import torch
 
+from experiments.records import append_record, read_records
 from hvcl.posteriors import ClassHead
 from hvcl.runs.configuration import RunConfig
 from hvcl.streams.events import Batch
@@ -61,8 +61,7 @@ def measure(benchmark):
         accuracies = dict(zip(("class", "domain", "task"), right[n].mean(1).tolist(), strict=True))
         record = {"benchmark": benchmark, "filters": n, "features": len(columns[n]), **accuracies}
         record["ridge"] = heads[n].model.posterior().ridge
-        with OUTPUT.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        append_record(OUTPUT, record)
         print(record, flush=True)
 
 
@@ -70,7 +69,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("benchmarks", nargs="+")
     torch.set_num_threads(1)
-    done = {json.loads(line)["benchmark"] for line in OUTPUT.read_text().splitlines()} if OUTPUT.exists() else set()
+    done = {record["benchmark"] for record in read_records(OUTPUT)}
     for benchmark in parser.parse_args().benchmarks:
         if benchmark not in done:
             measure(benchmark)

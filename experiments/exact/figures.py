@@ -1,11 +1,11 @@
 """The committed figures of the exact learner: every scenario and supervision of a benchmark in one pass over its features.
 
-    .venv/bin/python experiments/exact.py split-mnist split-cifar10 --seeds 1 2 3
+    .venv/bin/python -m experiments.exact.figures split-mnist split-cifar10 --seeds 1 2 3
 
 The same numbers as those of `hvcl run BENCHMARK --method exact --scenario ... [--task-free] --seeds ...`, for less work: with
-boundaries, all scenarios learn the same sums and only ask different questions of them; and all runs of a seed see the same
+boundaries, all scenarios learn the same sums and only predict differently from them; and all runs of a seed see the same
 examples in the same order, so that each example's features are computed once. Writes
-results/BENCHMARK-SCENARIO[-task-free]-exact.json after each seed, and passes over seeds that are there. Seconds are those of
+results/BENCHMARK/SCENARIO[-task-free]-exact.json after each seed, and passes over seeds that are there. Seconds are those of
 learning and of the last evaluation, as if each run had computed its features itself.
 """
 
@@ -20,11 +20,12 @@ import torch
 
 from hvcl.evaluation import AccuracyMatrix, evaluate
 from hvcl.learners import Exact
+from hvcl.results import keys, make_cell, save_cell
 from hvcl.runs.configuration import RunConfig, environment
-from hvcl.runs.state import read_json, write_json
+from hvcl.runs.state import read_json
 from hvcl.streams.events import Batch
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 SETTINGS = (("class", False), ("domain", False), ("task", False), ("domain", True))
 
 
@@ -80,8 +81,8 @@ def one_seed(benchmark, seed):
     return runs
 
 
-def separately(seed, run, told):
-    """Separate experts, task-free. As long as the gate finds the tasks, a run that is told them does exactly the same."""
+def separately(seed, run, with_boundaries):
+    """Separate experts, task-free. As long as the gate finds the tasks, a run with boundaries does exactly the same."""
     for event in run.stream:
         begin = time.perf_counter()
         if isinstance(event, Batch):
@@ -95,8 +96,8 @@ def separately(seed, run, told):
             print(f"  permuted-mnist seed {seed} after task {event.task + 1}: {100 * mean(run, event.task):.2f}", flush=True)
     run.seconds += last
     for name in ("matrix", "evaluation", "ridges", "seconds"):
-        setattr(told, name, getattr(run, name))
-    told.learner.experts, told.learner.expert_log = run.learner.experts, run.learner.expert_log
+        setattr(with_boundaries, name, getattr(run, name))
+    with_boundaries.learner.experts, with_boundaries.learner.expert_log = run.learner.experts, run.learner.expert_log
 
 
 def together(benchmark, seed, runs):
@@ -146,7 +147,7 @@ def share(first, others):
 
 @contextmanager
 def moments_of(first, run):
-    """Lend a task-free run the first one's second moments; and its posterior, if the gate found the experts that were told."""
+    """Lend a task-free run the first one's second moments; and its posterior, if the gate found exactly the tasks."""
     if run.learner.told:
         yield
         return
@@ -168,9 +169,9 @@ def timed(work, features):
 
 def learn(run, event):
     if run.follows:
-        told = event.task if event.task is not None else torch.full_like(event.y, run.learner.task)
-        run.learner.experts.columns_of(told, event.y)
-        run.learner.expert_log.record(run.learner.step, told, event.y)
+        task = event.task if event.task is not None else torch.full_like(event.y, run.learner.task)
+        run.learner.experts.columns_of(task, event.y)
+        run.learner.expert_log.record(run.learner.step, task, event.y)
         run.learner.step += 1
     else:
         run.learner.observe(event.x, event.y, event.task)
@@ -191,11 +192,11 @@ def mean(run, task):
 def result(run, seed):
     scores, matrix = run.evaluation.scores, run.matrix
     return {
-        "seed": seed,
+        keys.SEED: seed,
         "accuracy_matrix": matrix.rows,
-        "average_accuracy": matrix.average_accuracy,
+        keys.AVERAGE_ACCURACY: matrix.average_accuracy,
         "learning_accuracy": matrix.learning_accuracy,
-        "forgetting": matrix.forgetting,
+        keys.FORGETTING: matrix.forgetting,
         "backward_transfer": matrix.backward_transfer,
         "nll": sum(s.nll for s in scores) / len(scores),
         "calibration_error": sum(s.calibration_error for s in scores) / len(scores),
@@ -204,38 +205,23 @@ def result(run, seed):
         "ridges": run.ridges,
         "features": run.learner.experts.heads[0].model.features,
         "parameters": run.learner.parameters,
-        "seconds": run.seconds,
+        keys.SECONDS: run.seconds,
     }
 
 
 def path_of(benchmark, scenario, task_free):
-    return RESULTS / f"{benchmark}-{scenario}{'-task-free' if task_free else ''}-exact.json"
+    """The file of a setting's figures."""
+    return RESULTS / benchmark / f"{scenario}{'-task-free' if task_free else ''}-exact.json"
 
 
 def save(benchmark, setting, run, seed):
+    """Add the seed's result to the file of its setting."""
     path = path_of(benchmark, *setting)
-    config = run.config.to_json()
-    document = {
-        "benchmark": benchmark,
-        "scenario": config["scenario"],
-        "supervision": config["supervision"],
-        "memory": run.learner.memory,
-        "method": "exact",
-        "seeds": [],
-        "evaluated_on": config["evaluated_on"],
-        "task_names": [task.name for task in run.stream.tasks],
-        "mean_accuracy": 0.0,
-        "results": [],
-        "stream": config["stream"],
-        "learner": config["learner"],
-    }
-    if path.exists():
-        document = read_json(path)
-    document["results"] = sorted([*document["results"], result(run, seed)], key=lambda r: r["seed"])
-    document["seeds"] = [r["seed"] for r in document["results"]]
-    document["mean_accuracy"] = sum(r["average_accuracy"] for r in document["results"]) / len(document["results"])
-    document["environment"] = {k: v for k, v in environment(seed).items() if k != "seed"}
-    write_json(path, document)
+    results = read_json(path)[keys.RESULTS] if path.exists() else []
+    results = sorted([*results, result(run, seed)], key=lambda found: found[keys.SEED])
+    config = run.config.to_json() | {"memory": run.learner.memory, "task_names": [task.name for task in run.stream.tasks]}
+    written = save_cell(make_cell(config, results, environment(seed)), RESULTS)
+    assert written == path, (written, path)
 
 
 def main():
@@ -247,7 +233,7 @@ def main():
     for benchmark in options.benchmarks:
         for seed in options.seeds:
             path = path_of(benchmark, "domain", True)
-            if path.exists() and seed in read_json(path)["seeds"]:
+            if path.exists() and seed in [found[keys.SEED] for found in read_json(path)[keys.RESULTS]]:
                 continue
             for setting, run in one_seed(benchmark, seed).items():
                 save(benchmark, setting, run, seed)

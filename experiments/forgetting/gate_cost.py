@@ -1,6 +1,6 @@
 """What the gates cost a deep network at the start: the first task of split CIFAR-10, with one expert a layer and with more.
 
-    .venv/bin/python experiments/gate_cost.py
+    .venv/bin/python -m experiments.forgetting.gate_cost
 
 Accuracy on a tenth of the first task's training data that was held out, after three epochs, seeds 0, 1, 2; the settings are those
 of `hvcl-paper` without dropout. With argmax routing a chosen expert's answer is multiplied with p(m|x): a gate of two that is
@@ -8,12 +8,11 @@ undecided halves the signal of its layer, and there are eight layers. Sampled ro
 gate_cost.jsonl.
 """
 
-import json
-import statistics
 from pathlib import Path
 
 import torch
 
+from experiments.records import append_record, read_records
 from hvcl.evaluation import evaluate
 from hvcl.runs import RunConfig
 from hvcl.streams.events import TaskEnd
@@ -42,25 +41,14 @@ def measure(settings, seed):
     return evaluate(learner, stream.tests[:1], seen=1).accuracies[0]
 
 
-def table():
-    """Markdown of what is there."""
-    lines = ["| first task of split CIFAR-10 | accuracy % |", "|---|---|"]
-    for line in OUTPUT.read_text().splitlines() if OUTPUT.exists() else []:
-        record = json.loads(line)
-        values = [100 * accuracy for accuracy in record["accuracies"]]
-        lines.append(f"| {record['variant']} | {statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} |")
-    return "\n".join(lines)
-
-
 def main():
     torch.set_num_threads(1)
-    there = {json.loads(line)["variant"] for line in OUTPUT.read_text().splitlines()} if OUTPUT.exists() else set()
+    recorded = {record["variant"] for record in read_records(OUTPUT)}
     for variant, settings in VARIANTS.items():
-        if variant not in there:
+        if variant not in recorded:
             record = {"variant": variant, "seeds": SEEDS, "accuracies": [measure(settings, seed) for seed in SEEDS]}
-            with OUTPUT.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-    print(table())
+            append_record(OUTPUT, record)
+            print(record, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
 """Which part of HVCL forgets: the gates, the experts, or the head?
 
-    .venv/bin/python experiments/forgetting.py              # measures what is missing, then prints the table
-    .venv/bin/python experiments/forgetting.py --table      # only prints it
+    .venv/bin/python -m experiments.forgetting.parts        # measures what is not recorded yet
 
 Domain-IL, boundaries, no memory, standard budget, split MNIST. The network is kept as it was after every
-task k. After the last task, some of its parts are put back to how they were then, and it is asked about task k again (its test
+task k. After the last task, some of its parts are put back to how they were then, and it is scored on task k again (its test
 set): what accuracy the restored part brings back is what that part had forgotten. Parts: the gates of all layers, the experts of
 all hidden layers, the experts of the head. All eight combinations, averaged over all tasks but the last. Beside it, the share of
-examples that take another expert than they took after task k, a mean over layers. Results go to forgetting.jsonl.
+examples that take another expert than they took after task k, a mean over layers. Results go to parts.jsonl,
+and from there to docs/results (tools/results_pages.py).
 """
 
 import itertools
-import json
 import statistics
-import sys
 from pathlib import Path
+
+from experiments.records import append_record, read_records
 
 OUTPUT = Path(__file__).with_suffix(".jsonl")
 RUNS = [("split-mnist", method, seed) for method in ("hvcl", "hvcl-paper") for seed in (1, 2, 3)]
@@ -94,35 +94,13 @@ def measure(benchmark, method, seed):
     }
 
 
-def records():
-    return [json.loads(line) for line in OUTPUT.read_text().splitlines()] if OUTPUT.exists() else []
-
-
-def table():
-    """Markdown of what is there."""
-    found = records()
-    names = list(found[0]["restored"]) if found else []
-    lines = [f"| accuracy on old tasks, % | when learned | {' | '.join(names)} | other expert |", "|---" * (len(names) + 3) + "|"]
-    for key in dict.fromkeys((r["benchmark"], r["method"]) for r in found):
-        same = [r for r in found if (r["benchmark"], r["method"]) == key]
-        values = [statistics.mean(r["restored"][name] for r in same) for name in names]
-        moved = statistics.mean(statistics.mean(r["moved"]) for r in same)
-        learned = statistics.mean(r["learned"] for r in same)
-        shown = " | ".join(f"{100 * value:.1f}" for value in [learned, *values])
-        lines.append(f"| {key[0]} {key[1]} ({len(same)} seeds) | {shown} | {100 * moved:.0f} % |")
-    return "\n".join(lines)
-
-
 def main():
-    if sys.argv[1:] != ["--table"]:
-        there = {(r["benchmark"], r["method"], r["seed"]) for r in records()}
-        for run in RUNS:
-            if run not in there:
-                record = measure(*run)
-                with OUTPUT.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
-                print(record, flush=True)
-    print(table())
+    recorded = {(r["benchmark"], r["method"], r["seed"]) for r in read_records(OUTPUT)}
+    for run in RUNS:
+        if run not in recorded:
+            record = measure(*run)
+            append_record(OUTPUT, record)
+            print(record, flush=True)
 
 
 if __name__ == "__main__":

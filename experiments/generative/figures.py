@@ -1,14 +1,14 @@
 """The committed figures of the learners that replay what they generate.
 
-    .venv/bin/python experiments/generative.py split-mnist --methods dgr dgr-distill rtf hvcl-replay --seeds 1 2 3
+    .venv/bin/python -m experiments.generative.figures split-mnist --methods dgr dgr-distill rtf hvcl-replay --seeds 1 2 3
 
 Domain-IL, boundaries, no stored examples; the settings are the benchmark's defaults for each method, which were chosen on
-held-out training data of seed 0 (generative_search.py). Runs are kept in --runs (every seed resumes where it stopped), their
+held-out training data of seed 0 (configuration.py). Runs are kept in --runs (every seed resumes where it stopped), their
 figures go to results/ when all seeds are done, and a report with the generated pictures to --runs/report.html.
 
 `--variant paper` runs `hvcl-replay` as the paper has it (one VAE for all tasks, no conditions, 10,000 generated examples for a
 task, half the weight each) and writes to results/generative/paper instead. `--variant without` runs its classifier without any
-replay (`hvcl` with the same settings and epochs), to tell what the replay gives, and writes to results/generative/without.
+replay (`hvcl` with the same settings and epochs), to see what the replay gives, and writes to results/generative/without.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from hvcl.results import cell_of, save_cell
 from hvcl.runs import RunConfig, RunFolder
 from hvcl.runs.record import execute
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 METHODS = ("dgr", "dgr-distill", "rtf", "hvcl-replay")
 PAPER = {
     "separate": False,

@@ -1,22 +1,22 @@
-"""Are our baselines as strong as their literature? The published protocol, our learners, beside the verified figures.
+"""Are our baselines as strong as their literature? The published protocol, our learners, beside the published figures.
 
-    .venv/bin/python experiments/published.py [split-mnist | permuted-mnist]      # goes on where it stopped
-    .venv/bin/python experiments/published.py --table                             # Markdown of what is there
+    .venv/bin/python -m experiments.literature.baselines [split-mnist | permuted-mnist]      # goes on where it stopped
 
 Domain-IL, boundaries, memory-free (joint: all data). Split MNIST as van de Ven & Tolias (2019): two layers of 400, Adam 1e-3,
 batches of 128, 21 epochs (2,000 steps a task); MAS as Hsu et al. (2018): 4 epochs. Permuted MNIST, ten tasks, is not their
 protocol (two layers of 1,000, Adam 1e-4, 5,000 steps a task: an hour a run): two layers of 400, Adam 1e-3, batches of 256, 2
 epochs (422 to 468 steps a task). Strengths are chosen on a tenth of the training data of seed 0 (permuted MNIST: of four tasks);
 the figures are on the test set with seed 1. MAS stands there with the strength of its own paper (1) as well. LwF is weighted by
-the number of tasks, as in van de Ven & Tolias. Deviates from the papers: leaky ReLU.
+the number of tasks, as in van de Ven & Tolias. Deviates from the papers: leaky ReLU. Results go to baselines.jsonl, and from
+there to docs/results (tools/results_pages.py).
 """
 
-import json
 import multiprocessing
 import os
-import statistics
 import sys
 from pathlib import Path
+
+from experiments.records import append_record, read_records
 
 OUTPUT = Path(__file__).with_suffix(".jsonl")
 NETWORKS = {
@@ -28,10 +28,11 @@ STRENGTHS = {
     "split-mnist": {"ewc": (1e4, 1e5), "si": (10.0, 100.0), "mas": (1.0, 10.0)},
     "permuted-mnist": {"ewc": (5.0, 50.0, 500.0), "si": (1.0, 10.0, 100.0)},
 }
-VERIFIED = {
+PUBLISHED = {
     "split-mnist": {"naive": (55, 59), "ewc": (59, 64), "si": (65, 65), "mas": (69, 69), "lwf": (71, 72), "joint": (98.4, 98.6)},
     "permuted-mnist": {"naive": (78.5, 78.5), "ewc": (94.3, 94.3), "si": (95.3, 95.3), "joint": (97.6, 97.6)},
 }
+"""Accuracies in Domain-IL, in %, from the lowest to the highest that the two papers report."""
 SEEDS = {"split-mnist": (1,), "permuted-mnist": (1,)}
 
 
@@ -46,9 +47,9 @@ def train(benchmark, method, strength, seed, validation=0.0):
     torch.set_num_threads(1)
     settings = NETWORKS[benchmark] | ({} if strength is None else {"strength": strength})
     settings |= {"balance": "tasks"} if method == "lwf" else {}
-    told = STREAMS[benchmark] | {"validation": validation} | ({"epochs": 4} if method == "mas" else {})
-    told |= {"tasks": 4} if validation and benchmark == "permuted-mnist" else {}
-    config = RunConfig.make(benchmark, method, (seed,), told, settings)
+    stream_settings = STREAMS[benchmark] | {"validation": validation} | ({"epochs": 4} if method == "mas" else {})
+    stream_settings |= {"tasks": 4} if validation and benchmark == "permuted-mnist" else {}
+    config = RunConfig.make(benchmark, method, (seed,), stream_settings, settings)
     stream = config.make_stream(seed)
     learner = config.make_learner(stream, seed)
     start = 0
@@ -62,10 +63,6 @@ def train(benchmark, method, strength, seed, validation=0.0):
             learner.observe(event.x, event.y, event.task)
     accuracies = evaluate(learner, stream.tests, seen=len(stream.tasks)).accuracies
     return sum(accuracies) / len(accuracies)
-
-
-def records():
-    return [json.loads(line) for line in OUTPUT.read_text().splitlines()] if OUTPUT.exists() else []
 
 
 def chosen_strengths(benchmark, method, found):
@@ -89,46 +86,26 @@ def work(job):
 
 
 def run_all(pool, jobs):
-    there = {(r["benchmark"], r["method"], r["strength"], r["seed"]) for r in records()}
-    todo = [job for job in jobs if job[:4] not in there]
+    recorded = {(r["benchmark"], r["method"], r["strength"], r["seed"]) for r in read_records(OUTPUT)}
+    todo = [job for job in jobs if job[:4] not in recorded]
     for record in pool.imap_unordered(work, todo):
-        with OUTPUT.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        append_record(OUTPUT, record)
         print(record, flush=True)
 
 
-def table():
-    """Markdown of what is there."""
-    found = records()
-    lines = ["| Domain-IL, boundaries | method | strength | ours | verified |", "|---|---|---|---|---|"]
-    for benchmark, methods in VERIFIED.items():
-        for method, (low, high) in methods.items():
-            of_method = [r for r in found if (r["benchmark"], r["method"]) == (benchmark, method) and r["seed"]]
-            for strength in sorted({r["strength"] for r in of_method}, key=lambda value: value or 0):
-                values = [100 * r["accuracy"] for r in of_method if r["strength"] == strength]
-                spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else " (one seed)"
-                verified = f"{low}" if low == high else f"{low} to {high}"
-                shown = "" if strength is None else f"{strength:g}"
-                lines.append(f"| {benchmark} | {method} | {shown} | {statistics.mean(values):.2f}{spread} | {verified} |")
-    return "\n".join(lines)
-
-
 def main():
-    if sys.argv[1:] == ["--table"]:
-        print(table())
-        return
     os.environ["OMP_NUM_THREADS"] = "1"
     with multiprocessing.get_context("spawn").Pool(int(os.environ.get("WORKERS", os.cpu_count()))) as pool:
-        for benchmark in sys.argv[1:] or VERIFIED:
+        for benchmark in sys.argv[1:] or PUBLISHED:
             strengths = STRENGTHS[benchmark]
             searched = {method: tried for method, tried in strengths.items() if len(tried) > 1}
             run_all(pool, [(benchmark, method, strength, 0, 0.1) for method, tried in searched.items() for strength in tried])
-            found = records()
+            found = read_records(OUTPUT)
             run_all(
                 pool,
                 [
                     (benchmark, method, strength, seed, 0.0)
-                    for method in VERIFIED[benchmark]
+                    for method in PUBLISHED[benchmark]
                     for strength in chosen_strengths(benchmark, method, found)
                     for seed in SEEDS[benchmark]
                 ],

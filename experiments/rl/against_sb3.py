@@ -1,15 +1,14 @@
 """Our dense SAC against Stable-Baselines3's: the same task, budget and settings, three seeds each.
 
-    python experiments/rl_sac_against_sb3.py [--tasks InvertedDoublePendulum,Hopper] [--steps 30000] [--seeds 1,2,3]
+    .venv-bench/bin/python -m experiments.rl.against_sb3 [--tasks InvertedDoublePendulum,Hopper] [--steps 30000] [--seeds 1,2,3]
 
 PyBullet tasks, uniform replay, one update per step, networks of two layers of 64 (leaky ReLU here, ReLU there). Every finished
-run is a line of experiments/rl_sac_against_sb3.jsonl and is not run again.
+run is a line of against_sb3.jsonl and is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from stable_baselines3 import SAC as Peer
 
+from experiments.records import append_record, read_records
 from hvcl.cli import parse_seeds
 from hvcl.rl import TaskSequence, TrainingProtocol, create, evaluate, run, sequence
 from hvcl.rl.environments import Array
@@ -27,7 +27,7 @@ EPISODES = 10
 
 
 class PeerAgent:
-    """The peer behind the interface that `evaluate` asks for."""
+    """The peer behind the interface that `evaluate` needs."""
 
     def __init__(self, model: Peer) -> None:
         self.model = model
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="1,2,3")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    known = [json.loads(line) for line in LOG.read_text().splitlines()] if LOG.exists() else []
+    known = read_records(LOG)
     chain = {task.name: task for task in sequence("bullet").tasks}
     for name in options.tasks.split(","):
         tasks = TaskSequence(name, (chain[name],))
@@ -69,8 +69,7 @@ def main() -> None:
                     continue
                 outcome = evaluate(train(who, tasks, options.steps, seed), tasks, 0, EPISODES, 1_000 + seed)
                 known.append(key | {"mean_return": outcome.mean})
-                with LOG.open("a") as file:
-                    file.write(json.dumps(known[-1]) + "\n")
+                append_record(LOG, known[-1])
         for who in ("ours", "sb3"):
             means = [r["mean_return"] for r in known if (r["who"], r["task"], r["steps"]) == (who, name, options.steps)]
             spread = statistics.stdev(means) if len(means) > 1 else 0.0

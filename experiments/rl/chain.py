@@ -1,9 +1,9 @@
 """The five-task PyBullet chain at the reduced protocol: 60,000 steps a task, one update for two steps, one environment.
 
-    python experiments/rl.py [--methods naive,...] [--seeds 1,2] [--workers 1]
+    .venv/bin/python -m experiments.rl.chain [--methods naive,...] [--seeds 1,2] [--workers 1]
 
 Every method and seed is a run of its own under runs/rl-bullet/METHOD, which goes on where it was stopped; what is finished is
-written to results/rl/bullet-METHOD.json, with the settings and the environment that made it. The paper trains for a million
+written to results/rl/bullet/METHOD.json, with the settings and the environment that made it. The paper trains for a million
 steps a task: these figures are not to be held against its own.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from experiments.rl.configuration import AGENT
 from hvcl.cli import parse_seeds
 from hvcl.rl.runs import RLConfig, RLRunFolder, execute_rl
 from hvcl.rl.sequences import sequence
@@ -22,10 +23,9 @@ from hvcl.runs.state import read_json, write_json
 
 METHODS = ("hvcl-growing", "naive", "reset", "ewc", "ucl", "hvcl")
 PROTOCOL = {"steps": 60_000, "evaluate_every": 20_000, "episodes": 3, "final_episodes": 10}
-AGENT = {"updates_per_step": 0.5, "warmup": 1_000, "capacity": 60_000}
 FOUND = {"ucl": {"strength": 0.1}}
-"""The best of rl_search.py where it is not the default."""
-ROOT = Path(__file__).resolve().parent.parent
+"""The best of trials.jsonl where it is not the default."""
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default="1,2")
     parser.add_argument("--out", type=Path, default=Path("runs/rl-bullet"))
-    parser.add_argument("--results", type=Path, default=ROOT / "results" / "rl")
+    parser.add_argument("--results", type=Path, default=ROOT / "results" / "rl" / "bullet")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     seeds = parse_seeds(options.seeds)
@@ -56,7 +56,7 @@ def write_result(folder: RLRunFolder, config: RLConfig, results: Path) -> None:
         "environment": read_json(folder.seed(done[0]).path / "environment.json"),
         "results": [folder.seed(seed).result() for seed in done],
     }
-    write_json(results / f"bullet-{config.method}.json", document)
+    write_json(results / f"{config.method}.json", document)
 
 
 if __name__ == "__main__":
