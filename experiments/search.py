@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (one for each core)")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        search(parser.parse_args())
+        search(parser.parse_intermixed_args())
     except HvclError as error:
         raise SystemExit(f"search: {error}") from None
 

@@ -150,6 +150,10 @@ class Reinforcement:
 
     def identity(self, trial: Trial) -> Record:
         """Benchmark, method and settings."""
+        from hvcl.core.configuration import configure
+        from hvcl.rl.methods.registry import method as registered
+
+        configure(registered(trial.method).config, self.agent | trial.settings)
         return _as_json({"benchmark": trial.benchmark, "method": trial.method, "settings": trial.settings})
 
     def run(self, trial: Trial) -> Record:

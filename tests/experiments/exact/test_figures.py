@@ -1,14 +1,9 @@
 """The experiment that shares one pass over the features gives the numbers of separate runs."""
 
-import pytest
-
+from experiments.exact import figures as script
 from hvcl.evaluation import evaluate
+from hvcl.results import load_cells
 from hvcl.runs import RunConfig, run
-
-
-@pytest.fixture
-def script(load):
-    return load("exact")
 
 
 def make(benchmark, method, seeds, stream):
@@ -17,7 +12,7 @@ def make(benchmark, method, seeds, stream):
     return RunConfig.make(benchmark, method, seeds, stream | {"batch_size": 64}, learner)
 
 
-def test_the_shared_pass_gives_exactly_the_numbers_of_separate_runs(script, monkeypatch, capsys):
+def test_the_shared_pass_gives_exactly_the_numbers_of_separate_runs(monkeypatch, capsys):
     class Small:
         pass
 
@@ -43,3 +38,20 @@ def test_the_shared_pass_gives_exactly_the_numbers_of_separate_runs(script, monk
         assert together.learner.expert_log.state_dict() == learner.expert_log.state_dict()
         assert found["seconds"] > 0
     assert "after task 5" in capsys.readouterr().out
+
+
+def test_a_seed_is_added_to_the_file_of_its_setting(monkeypatch, tmp_path, capsys):
+    class Small:
+        pass
+
+    Small.make = staticmethod(make)
+    monkeypatch.setattr(script, "RunConfig", Small)
+    monkeypatch.setattr(script, "RESULTS", tmp_path)
+    for seed in (2, 1):
+        for setting, together in script.one_seed("split-digits", seed).items():
+            script.save("split-digits", setting, together, seed)
+    cells = {cell.name: cell for cell in load_cells(tmp_path)}
+    assert sorted(cells) == [f"split-digits-{name}-exact" for name in ("class", "domain", "domain-task-free", "task")]
+    assert all(cell.seeds == cell.document["seeds"] == [1, 2] for cell in cells.values())
+    assert cells["split-digits-domain-task-free-exact"].supervision == "task-free"
+    assert cells["split-digits-class-exact"].document["results"][0]["features"] == 150

@@ -2,9 +2,10 @@
 
 import struct
 
+from tools import generative_pictures as script
 
-def test_originals_and_two_rows_for_each_vae_the_same_every_time(tmp_path, monkeypatch, load):
-    script = load("generative_pictures")
+
+def test_originals_and_two_rows_for_each_vae_the_same_every_time(tmp_path, monkeypatch):
     pictures = []
     for name in ("first.png", "again.png"):
         arguments = ["--benchmark", "split-digits", "--epochs", "1", "--output", str(tmp_path / name)]
