@@ -275,10 +275,9 @@ def _execute(
 
 
 def _json_result(out: Path, results: list[dict[str, Any]]) -> dict[str, Any]:
-    from hvcl.results import IDENTITY
-
     config = json.loads((out / "config.json").read_text())
-    shown = {key: config[key] for key in IDENTITY}
+    keys = ("benchmark", "scenario", "supervision", "memory", "method", "seeds", "evaluated_on", "task_names")
+    shown = {key: config[key] for key in keys}
     accuracies = [result["average_accuracy"] for result in results]
     return shown | {"mean_accuracy": sum(accuracies) / len(accuracies), "results": results, "out": str(out)}
 
