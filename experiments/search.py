@@ -1,291 +1,148 @@
-"""The search behind every method's settings: a fixed list of settings each, scored on held-out training data, seed 0.
+"""The search for settings: runs the trials of a topic, records every one, and passes over those that are recorded.
 
-    .venv/bin/python experiments/search.py [BENCHMARK ...]          # goes on where it stopped
-    .venv/bin/python experiments/search.py --write                  # src/hvcl/streams/tuned.json from what was found
+    .venv/bin/python -m experiments.search methods                                   # the whole space; goes on where it stopped
+    .venv/bin/python -m experiments.search methods --benchmark split-mnist --method ewc
+    .venv/bin/python -m experiments.search generative --benchmark split-mnist --method hvcl-replay labels=hard epochs=10
+    .venv/bin/python -m experiments.search rl --method ewc strength=1000             # one trial with these settings
+    .venv/bin/python -m experiments.search methods --best                            # the best recorded settings
 
-Domain-IL, boundaries, one initialisation. Split MNIST with the epochs of the standard budget, split CIFAR-10 with one epoch,
-permuted MNIST with one epoch and three tasks. The score is the average accuracy over tasks after the last one, on a tenth of the
-training data that was held out; the test set is never touched. Every method may try as many settings (fewer only where it has
-fewer to try), `hvcl` its published ones besides; of equal scores the first counts. On split MNIST, methods whose best lay on
-the edge of what they had tried got a second round of six (on permuted MNIST `ewc`, `si` and `mas` one of three or four), and so
-did `hvcl`, on split CIFAR-10 too, where its best three were tried again with two epochs: those scores count. The settings found
-in Domain-IL are used in every scenario, and those of split CIFAR-10 on split CIFAR-100 as well. Not searched here: `exact`
-(closed form; its settings are those of docs/exact), `hvcl-growing`, `hvcl-paper`, as published, and the methods with a generator
-(docs/generative). Results go to search.jsonl.
+A topic is a folder here with a `configuration.py`, which declares the space of settings, the protocol and the score, and a
+`trials.jsonl`, where every trial is a line. A topic without a declared space takes one trial a call: settings of the stream and
+of the method as name=value, everything else as the benchmark has it. All trials are scored on held-out training data (robots: on
+a seed that is not reported); test sets choose nothing.
 """
 
-import itertools
+import argparse
+import importlib
 import json
 import multiprocessing
 import os
-import random
-import sys
-import time
 from pathlib import Path
 
-OUTPUT = Path(__file__).with_suffix(".jsonl")
-TUNED = Path(__file__).parent.parent / "src/hvcl/streams/tuned.json"
-BENCHMARKS = ("split-mnist", "permuted-mnist", "split-cifar10")
-TRIALS = {"split-mnist": 12, "permuted-mnist": 4, "split-cifar10": 6}
-ON_CIFAR = ("naive", "joint", "ewc", "si", "mas", "lwf", "vcl", "er", "agem", "derpp", "hvcl")
-RATES = {"split-mnist": (2e-4, 6e-4, 2e-3), "permuted-mnist": (2e-4, 6e-4), "split-cifar10": (3e-4, 1e-3)}
-STREAMS = {"permuted-mnist": {"tasks": 3, "epochs": 1}, "split-cifar10": {"epochs": 1}}
+from experiments.records import append_record
+from experiments.topic import Topic, Trial
+from hvcl.core.configuration import parse
+from hvcl.core.errors import HvclError, InputError
 
-# the second axis beside the learning rate
-AXES = {
-    "ewc": "strength",
-    "si": "strength",
-    "mas": "strength",
-    "lwf": "strength",
-    "vcl": "initial_sigma",
-    "ucl": "strength",
-    "ucb": "initial_sigma",
-    "ncl": "strength",
-    "tlr": "strength",
-    "er": "replay_batch",
-    "agem": "replay_batch",
-    "gem": "margin",
-    "hal": "strength",
-}
-VALUES = {
-    "split-mnist": {
-        "ewc": (100.0, 1e3, 1e4, 1e5),
-        "si": (0.1, 1.0, 10.0, 100.0),
-        "mas": (0.01, 0.1, 1.0, 10.0),
-        "lwf": (16.0, 0.5, 1.0, 4.0),
-        "vcl": (0.01, 0.03, 0.1, 0.3),
-        "ucl": (0.1, 1.0, 10.0, 100.0),
-        "ucb": (1.0, 0.03, 0.1, 0.3),
-        "ncl": (0.1, 1.0, 10.0, 100.0),
-        "tlr": (1.0, 10.0, 100.0, 1000.0),
-        "er": (512, 32, 128, 256),
-        "agem": (32, 128, 256, 512),
-        "gem": (0.25, 0.0, 0.5, 1.0),
-        "hal": (0.03, 0.1, 0.3, 1.0),
-    },
-    "permuted-mnist": {
-        "ewc": (500.0, 5e3),
-        "si": (1.0, 10.0),
-        "mas": (0.1, 1.0),
-        "lwf": (1.0, 4.0),
-        "vcl": (0.1, 0.3),
-        "ucl": (1.0, 10.0),
-        "ucb": (0.1, 0.3),
-        "ncl": (1.0, 10.0),
-        "tlr": (100.0, 1000.0),
-        "er": (256, 512),
-        "agem": (256, 512),
-        "gem": (0.5, 1.0),
-        "hal": (0.1, 0.3),
-    },
-    "split-cifar10": {
-        "ewc": (1e3, 1e4, 1e5),
-        "si": (1.0, 10.0, 100.0),
-        "mas": (0.1, 1.0, 10.0),
-        "lwf": (1.0, 4.0, 16.0),
-        "vcl": (0.03, 0.1, 0.3),
-        "er": (64, 256, 512),
-        "agem": (128, 256, 512),
-    },
-}
-# methods with another optimiser than Adam, or another scale of steps
-OWN_RATES = {
-    "vcl": {"split-mnist": (3e-4, 1e-3, 3e-3), "permuted-mnist": (3e-4, 1e-3), "split-cifar10": (3e-4, 1e-3)},
-    "ucl": {"split-mnist": (3e-4, 1e-3, 3e-3), "permuted-mnist": (3e-4, 1e-3)},
-    "ucb": {"split-mnist": (0.01, 0.03, 0.1), "permuted-mnist": (0.01, 0.1)},
-    "ncl": {"split-mnist": (0.005, 0.02, 0.05), "permuted-mnist": (0.05, 0.1)},
-}
-FIRST_HVCL = {
-    "learning_rate": 6e-4,
-    "experts": 2,
-    "initial_sigma": 0.1,
-    "beta_expert": 3.0,
-    "beta_gate": 0.1,
-    "usage": "gate",
-    "schedule": "cyclic",
-    "routing": "sample",
-    "estimator": "local",
-    "conditional_entropy": 0.0,
-    "diversity": 0.0,
-}
-"""The best of the first round on split MNIST."""
-# six more for methods whose best lay on the edge of what they had tried, and six around the best of hvcl
-SECOND_ROUND = {
-    "split-mnist": {
-        "ewc": [{"learning_rate": rate, "strength": s} for s in (1e6, 1e7) for rate in (2e-4, 6e-4, 2e-3)],
-        "si": [{"learning_rate": rate, "strength": s} for s in (1e3, 1e4) for rate in (6e-4, 2e-3, 6e-3)],
-        "mas": [{"learning_rate": rate, "strength": s} for s in (100.0, 1e3) for rate in (6e-4, 2e-3, 6e-3)],
-        "ncl": [{"learning_rate": rate, "strength": s} for s in (0.1, 1.0) for rate in (0.1, 0.2, 0.5)],
-        "hvcl": [
-            FIRST_HVCL | {"beta_expert": beta, "initial_sigma": sigma, "learning_rate": rate, "experts": experts}
-            for beta, sigma, rate, experts in (
-                (3.0, 0.03, 6e-4, 2),
-                (10.0, 0.1, 6e-4, 2),
-                (30.0, 0.1, 6e-4, 2),
-                (10.0, 0.1, 2e-3, 2),
-                (10.0, 0.03, 6e-4, 2),
-                (10.0, 0.1, 6e-4, 4),
-            )
-        ],
-    },
-    "permuted-mnist": {
-        "ewc": [{"learning_rate": rate, "strength": s} for s in (5.0, 50.0) for rate in (6e-4, 2e-3)],
-        "si": [{"learning_rate": rate, "strength": s} for s, rate in ((10.0, 2e-3), (100.0, 6e-4), (100.0, 2e-3), (1.0, 2e-3))],
-        "mas": [{"learning_rate": rate, "strength": s} for s, rate in ((0.01, 6e-4), (0.01, 2e-3), (0.1, 2e-3))],
-    },
-    # the first draws had strong priors or many experts only, with which eight layers do not learn in one epoch
-    "split-cifar10": {
-        "hvcl": [
-            FIRST_HVCL
-            | {"schedule": "constant", "routing": "argmax", "beta_expert": beta, "learning_rate": rate, "initial_sigma": sigma}
-            for beta, rate, sigma in (
-                (0.01, 1e-3, 0.1),
-                (0.01, 1e-3, 0.03),
-                (0.01, 3e-3, 0.1),
-                (0.1, 1e-3, 0.1),
-                (0.1, 3e-3, 0.1),
-                (0.5, 1e-3, 0.1),
-            )
-        ],
-    },
-}
-HVCL = {
-    "experts": (2, 4),
-    "initial_sigma": (0.03, 0.1, 0.3),
-    "beta_expert": (0.05, 0.2, 0.75, 3.0),
-    "beta_gate": (0.002, 0.1, 1.0),
-    "usage": ("gate", "uniform"),
-    "schedule": ("constant", "cyclic"),
-    "routing": ("argmax", "sample"),
-    "estimator": ("flipout", "local"),
-    "conditional_entropy": (0.0, 0.01),
-    "diversity": (0.0, 0.01),
-}
+HERE = Path(__file__).resolve().parent
+TOPICS = tuple(sorted(path.parent.name for path in HERE.glob("*/configuration.py")))
 
 
-def settings(benchmark, method):
-    """What a method may try on a benchmark."""
-    return first_round(benchmark, method) + SECOND_ROUND.get(benchmark, {}).get(method, [])
+def load_topic(name: str) -> Topic:
+    """The topic called `name`."""
+    return importlib.import_module(f"experiments.{name}.configuration").TOPIC
 
 
-def first_round(benchmark, method):
-    rates, trials = OWN_RATES.get(method, RATES)[benchmark], TRIALS[benchmark]
-    if method in ("naive", "joint"):
-        return [{"learning_rate": rate} for rate in rates]
-    if method in AXES:
-        pairs = itertools.product(VALUES[benchmark][method], rates)
-        return [{"learning_rate": rate, AXES[method]: value} for value, rate in pairs]
-    draws = random.Random(0)
-    if method == "derpp":
-        space = {"learning_rate": rates, "alpha": (0.1, 0.3, 1.0), "beta": (0.3, 1.0)}
-        every = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
-        return draws.sample(every, trials)
-    space = {"learning_rate": rates} | HVCL
-    return [{}, *({name: draws.choice(values) for name, values in space.items()} for _ in range(trials))]
-
-
-def jobs(benchmarks):
-    from hvcl.learners import known_methods
-
-    untouched = {"exact", "hvcl-growing", "hvcl-paper", "hvcl-replay", "dgr", "dgr-distill", "rtf"}
-    for benchmark in benchmarks:
-        for method in ON_CIFAR if benchmark == "split-cifar10" else sorted(set(known_methods()) - untouched):
-            for tried in settings(benchmark, method):
-                yield benchmark, method, tried
-
-
-def score(job, epochs=None):
-    """Average accuracy on held-out training data after the last task."""
+def attempt(topic: Topic, trial: Trial) -> dict:
+    """The record of a trial that was run. One that diverges has score 0."""
     import torch
 
-    from hvcl.evaluation import evaluate
-    from hvcl.runs import RunConfig
-    from hvcl.streams import BENCHMARKS as KNOWN
-    from hvcl.streams.events import TaskEnd
-
     torch.set_num_threads(1)
-    benchmark, method, tried = job
-    stream_settings = {"validation": 0.1, "epochs": KNOWN[benchmark].epochs["standard"]} | STREAMS.get(benchmark, {})
-    stream_settings |= {"epochs": epochs} if epochs else {}
-    config = RunConfig.make(benchmark, method, (0,), stream_settings, tried)
-    stream = config.make_stream(0)
-    learner = config.make_learner(stream, 0)
-    if learner.needs_all_data:
-        stream = stream.cumulative()
-    begun = time.perf_counter()
-    for event in stream.events():
-        if isinstance(event, TaskEnd):
-            learner.end_task()
-        else:
-            learner.observe(event.x, event.y, event.task)
-    accuracies = evaluate(learner, stream.tests, seen=len(stream.tasks)).accuracies
-    return sum(accuracies) / len(accuracies), time.perf_counter() - begun
-
-
-def attempt(job):
-    """A setting that diverges has no accuracy."""
-    from hvcl.core.errors import HvclError
-
+    record = topic.protocol.identity(trial) | ({"asked": list(trial.asked)} if trial.asked else {})
     try:
-        return job, *score(job)
-    except HvclError as error:
-        return job, 0.0, f"failed: {error}"
+        return record | topic.protocol.run(trial)
+    except InputError as error:
+        return record | {topic.score: 0.0, "failed": str(error)}
 
 
-def done():
-    lines = OUTPUT.read_text().splitlines() if OUTPUT.exists() else []
-    return [json.loads(line) for line in lines]
+def _attempt(job: tuple[str, Trial]) -> dict:
+    return attempt(load_topic(job[0]), job[1])
 
 
-def best(records):
-    """The settings with the highest score of each benchmark and method, the first of equals; those of a final count alone."""
-    found = {}
-    for record in records:
-        key = record["benchmark"], record["method"]
-        if key not in found or rank(record) > rank(found[key]):
-            found[key] = record
-    return found
+def parse_trial(topic: Topic, benchmark: str, method: str, pairs: list[str]) -> Trial:
+    """The trial that `pairs` of a name and a value ask for."""
+    of_stream, of_method = topic.protocol.types(method)
+    stream, settings = {}, {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if name in of_stream:
+            stream[name] = parse(name, value, of_stream[name])
+        elif name in of_method:
+            settings[name] = parse(name, value, of_method[name])
+        else:
+            raise InputError(f"{method} on {benchmark} has no setting {name!r}")
+    return Trial(benchmark, method, settings, stream, tuple(pairs))
 
 
-def rank(record):
-    return record.get("epochs", 0), record["accuracy"]
+def run_trials(name: str, trials: list[Trial], output: Path, workers: int) -> None:
+    """Run and record those of the trials that are not recorded yet, in `workers` processes."""
+    topic = load_topic(name)
+    recorded = topic.records(output)
+    todo = [trial for trial in trials if not any(topic.protocol.identity(trial).items() <= r.items() for r in recorded)]
+    print(f"{name}: {len(trials) - len(todo)} of {len(trials)} trials are recorded already", flush=True)
+    if workers > 1 and len(todo) > 1:
+        with multiprocessing.get_context("spawn").Pool(min(workers, len(todo))) as pool:
+            for record in pool.imap_unordered(_attempt, [(name, trial) for trial in todo]):
+                keep(topic, record, output)
+    else:
+        for trial in todo:
+            keep(topic, attempt(topic, trial), output)
 
 
-def final(benchmark, method, epochs, count):
-    """The best `count` again, with more epochs."""
-    records = [record for record in done() if (record["benchmark"], record["method"]) == (benchmark, method)]
-    there = [record["settings"] for record in records if "epochs" in record]
-    first = sorted((record for record in records if "epochs" not in record), key=rank, reverse=True)[:count]
-    for settings_tried in (record["settings"] for record in first if record["settings"] not in there):
-        accuracy, seconds = score((benchmark, method, settings_tried), epochs)
-        found = {"benchmark": benchmark, "method": method, "accuracy": accuracy, "seconds": seconds}
-        with OUTPUT.open("a") as file:
-            file.write(json.dumps(found | {"settings": settings_tried, "epochs": epochs}) + "\n")
+def keep(topic: Topic, record: dict, output: Path) -> None:
+    """Record a trial and print its score."""
+    append_record(output, record)
+    tried = record.get("asked") or record.get("settings", "as the benchmark has it")
+    print(f"{record['benchmark']} {record['method']} {topic.score} {record[topic.score]:.4f} {tried}", flush=True)
 
 
-def write():
-    tuned = {}
-    for (benchmark, method), record in best(done()).items():
-        tuned.setdefault(benchmark, {})[method] = record["settings"]
-    tuned["split-cifar100"] = tuned.get("split-cifar10", {})
-    order = (*BENCHMARKS, "split-cifar100")
-    TUNED.write_text(json.dumps({name: dict(sorted(tuned.get(name, {}).items())) for name in order}, indent=1) + "\n")
+def run_finals(name: str, output: Path, workers: int, benchmark: str | None, method: str | None) -> None:
+    """Run the best trials of the topic's finals again."""
+    topic = load_topic(name)
+    for final in topic.finals:
+        if benchmark not in (None, final.benchmark) or method not in (None, final.method):
+            continue
+        same = [r for r in topic.records(output) if (r["benchmark"], r["method"]) == (final.benchmark, final.method)]
+        first = sorted((r for r in same if not final.stream.keys() & r.keys()), key=lambda r: r[topic.score], reverse=True)
+        trials = [Trial(final.benchmark, final.method, r["settings"], final.stream) for r in first[: final.count]]
+        run_trials(name, trials, output, workers)
 
 
-def main():
-    if sys.argv[1:] == ["--write"]:
-        write()
+def print_best(topic: Topic, output: Path) -> None:
+    """Print the best recorded trial of every benchmark and method."""
+    for (benchmark, method), record in topic.best(topic.records(output)).items():
+        settings = json.dumps(record["settings"] if "settings" in record else record["learner"])
+        print(f"{benchmark} {method} {topic.score} {record[topic.score]:.4f} {settings}")
+
+
+def search(options: argparse.Namespace) -> None:
+    """What the command line asks for."""
+    topic = load_topic(options.topic)
+    output = options.output or topic.output
+    if options.best:
+        print_best(topic, output)
         return
+    benchmark, method = options.benchmark, options.method
+    for name, known in ((benchmark, topic.benchmarks), (method, topic.methods)):
+        if name is not None and name not in known:
+            raise InputError(f"{options.topic} does not search {name!r}: known are {', '.join(known)}")
+    if topic.space is None or options.settings:
+        if benchmark is None and len(topic.benchmarks) == 1:
+            benchmark = topic.benchmarks[0]
+        if benchmark is None or method is None:
+            raise InputError("one trial needs --benchmark and --method")
+        run_trials(options.topic, [parse_trial(topic, benchmark, method, options.settings)], output, 1)
+        return
+    run_trials(options.topic, topic.trials(benchmark, method), output, options.workers)
+    run_finals(options.topic, output, options.workers, benchmark, method)
+    print_best(topic, output)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("topic", choices=TOPICS)
+    parser.add_argument("settings", nargs="*", metavar="name=value", help="of the one trial to run")
+    parser.add_argument("--benchmark", help="only trials on this benchmark")
+    parser.add_argument("--method", help="only trials of this method")
+    parser.add_argument("--best", action="store_true", help="print the best recorded trials and run none")
+    parser.add_argument("--output", type=Path, help="file of recorded trials (the topic's)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (one for each core)")
     os.environ["OMP_NUM_THREADS"] = "1"
-    tried = {json.dumps([r["benchmark"], r["method"], r["settings"]]) for r in done() if "epochs" not in r}
-    todo = [job for job in jobs(sys.argv[1:] or BENCHMARKS) if json.dumps(job) not in tried]
-    with multiprocessing.get_context("spawn").Pool(int(os.environ.get("WORKERS", os.cpu_count()))) as pool:
-        for (benchmark, method, chosen), accuracy, seconds in pool.imap_unordered(attempt, todo):
-            record = {"benchmark": benchmark, "method": method, "accuracy": accuracy, "seconds": seconds, "settings": chosen}
-            with OUTPUT.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-            print(f"{benchmark} {method:6} {100 * accuracy:6.2f} {seconds} {chosen}", flush=True)
-    final("split-cifar10", "hvcl", epochs=2, count=3)
+    try:
+        search(parser.parse_intermixed_args())
+    except HvclError as error:
+        raise SystemExit(f"search: {error}") from None
 
 
 if __name__ == "__main__":

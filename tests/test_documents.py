@@ -20,6 +20,17 @@ def execute(code, tmp_path):
     return subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
 
+def test_every_experiment_and_tool_that_a_document_names_is_there():
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/*.md"), ROOT / "Makefile"]
+    sources = [*ROOT.glob("src/**/*.py"), *ROOT.glob("experiments/**/*.py"), *ROOT.glob("tools/*.py")]
+    for document in (path for path in documents + sources if path.name != "CHANGELOG.md"):
+        text = document.read_text()
+        for module in re.findall(r"-m ((?:experiments|tools)\.[\w.]*\w)", text):
+            assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), f"{document} names {module}"
+        for path in re.findall(r"(?:experiments|tools)/[\w./-]*\w", text):
+            assert (ROOT / path).exists() or not re.search(r"\.(py|jsonl)$", path), f"{document} names {path}"
+
+
 @pytest.mark.parametrize("number", range(len(blocks("README.md"))))
 def test_readme_examples_run(number, tmp_path):
     done = execute(blocks("README.md")[number], tmp_path)

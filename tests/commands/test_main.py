@@ -266,8 +266,8 @@ def test_compare_runs_every_method_alike_and_goes_on_where_it_stopped(capsys, tm
 
     assert main(["check", "cells", "--sample", "1"]) == 0
     assert "the same" in capsys.readouterr().out
-    cell = tmp_path / "cells/split-digits-domain-naive-quick.json"
-    (tmp_path / "cells/split-digits-domain-exact.json").unlink()  # one pass: no budget in its name
+    cell = tmp_path / "cells/split-digits/domain-naive-quick.json"
+    (tmp_path / "cells/split-digits/domain-exact.json").unlink()  # one pass: no budget in its name
     cell.write_text(cell.read_text().replace(f'"average_accuracy": {accuracy}', '"average_accuracy": 0.01'))
     assert main(["check", "cells", "--sample", "1"]) == 1
     assert "DIFFERENT" in capsys.readouterr().out

@@ -5,7 +5,18 @@ import json
 import pytest
 
 from hvcl.core.errors import RunError
-from hvcl.results import Cell, cell_of, check, html_table, load_cells, markdown_table, method_table, overview, save_cell
+from hvcl.results import (
+    Cell,
+    cell_of,
+    cell_path,
+    check,
+    html_table,
+    load_cells,
+    markdown_table,
+    method_table,
+    overview,
+    save_cell,
+)
 from hvcl.runs import RunConfig, RunFolder
 from hvcl.runs.seed import run_seed
 
@@ -44,7 +55,7 @@ def test_a_cell_holds_what_the_run_found_and_how(run, tmp_path):
     folder, results = run
     cell = cell_of(folder, results, "quick")
     path = save_cell(cell, tmp_path)
-    assert path.name == "split-digits-domain-naive-quick.json"
+    assert path == tmp_path / "split-digits" / "domain-naive-quick.json"
     (loaded,) = load_cells(tmp_path)
     assert loaded.document == json.loads(json.dumps(cell.document))
     assert loaded.accuracies == [result["average_accuracy"] for result in results]
@@ -103,14 +114,39 @@ def test_a_missing_folder_is_named(tmp_path):
         load_cells(tmp_path / "nowhere")
 
 
-def test_markdown_has_mean_deviation_paper_and_seeds():
-    text = markdown_table([made_up()])
+def test_cells_lie_under_their_benchmark_or_in_the_folder_itself_and_nowhere_else(tmp_path):
+    (tmp_path / "split-mnist-domain-hvcl.json").write_text(json.dumps(made_up(memory="old").document))
+    (tmp_path / "flat.json").write_text(json.dumps(made_up(method="ewc").document))
+    assert save_cell(made_up(), tmp_path) == cell_path(made_up(), tmp_path) == tmp_path / "split-mnist" / "domain-hvcl.json"
+    (tmp_path / "rl").mkdir()
+    (tmp_path / "rl" / "other.json").write_text("{}")
+    save_cell(made_up(method="si"), tmp_path / "generative")
+    assert [(cell.method, cell.memory) for cell in load_cells(tmp_path)] == [("ewc", "none"), ("hvcl", "none")]
+
+
+def test_the_papers_figure_stands_beside_ours_of_the_same_scenario_only(tmp_path):
+    figure = {"accuracy": 85.48, "deviation": 5.36, "supervision": "boundaries", "memory": "none"}
+    (tmp_path / "paper.json").write_text(json.dumps({"figures": {"split-mnist": {"task": {"ewc": figure}}}}))
+    cells = [made_up(method="ewc", scenario=scenario) for scenario in ("domain", "class", "task")]
+    cells += [made_up(method="si", scenario="task"), made_up(method="ewc", scenario="task", benchmark="split-digits")]
+    for cell in cells:
+        save_cell(cell, tmp_path)
+    loaded = load_cells(tmp_path)
+    assert {cell.name: str(cell.paper) for cell in loaded if cell.paper} == {"split-mnist-task-ewc": "85.48 ± 5.36"}
+    assert markdown_table(loaded).count("85.48") == method_table(loaded).count("85.48") == html_table(loaded).count("85.48") == 1
+
+
+def test_markdown_has_mean_deviation_paper_and_seeds(tmp_path):
+    figure = {"accuracy": 97.5, "deviation": 0.33, "supervision": None, "memory": None}
+    (tmp_path / "paper.json").write_text(json.dumps({"figures": {"split-mnist": {"domain": {"hvcl": figure}}}}))
+    save_cell(made_up(), tmp_path)
+    save_cell(made_up(method="hvcl-paper"), tmp_path)
+    text = markdown_table(load_cells(tmp_path))
     assert "**split-mnist, Domain-IL, boundaries**" in text
     # mean of 50 and 70; sample deviation of two numbers 20 apart is 20 / sqrt(2)
     assert "| hvcl | none | 4 | 60.00 ± 14.14 | 15.0 | 97.50 ± 0.33 | 3 | 2 |" in text
-    assert "| hvcl-paper | none | 4 | 60.00 ± 14.14 | 15.0 | 97.50 ± 0.33 | 3 | 2 |" in markdown_table(
-        [made_up(method="hvcl-paper")]
-    )
+    assert "| hvcl-paper | none | 4 | 60.00 ± 14.14 | 15.0 | 97.50 ± 0.33 | 3 | 2 |" in text
+    assert "97.50" not in markdown_table([made_up()]), "without the paper's file its figures are not known"
 
 
 def test_only_what_may_be_compared_stands_in_one_table_and_the_best_is_first():

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvcl.results import keys
 from hvcl.results.cells import Cell
 from hvcl.runs.folder import RunFolder
 from hvcl.runs.seed import run_seed
@@ -25,27 +26,25 @@ class Check:
 
     @property
     def difference(self) -> float:
-        """Of the accuracies, as a fraction."""
+        """Absolute difference of the two accuracies, as a fraction."""
         return abs(self.found - self.committed)
 
 
 def check(cells: Sequence[Cell], sample: int, seed: int, most_seconds: float = float("inf")) -> Iterator[Check]:
-    """Run `sample` random seeds of random cells again, and say what came out.
+    """Run `sample` random seeds of random cells again; yields the committed and the new accuracy of each.
 
     Args:
-        cells: to choose from.
-        sample: how many (all, if there are fewer).
-        seed: of the choice.
-        most_seconds: pass over what took longer than this.
+        cells: the cells to choose from.
+        sample: how many seeds to run (all, if there are fewer).
+        seed: seed of the choice.
+        most_seconds: leave out what took longer than this.
     """
-    choices = [
-        (cell, result) for cell in cells for result in cell.document["results"] if float(result["seconds"]) <= most_seconds
-    ]
+    choices = [(cell, result) for cell in cells for result in cell.results if float(result[keys.SECONDS]) <= most_seconds]
     for cell, result in random.Random(seed).sample(choices, min(sample, len(choices))):
         document = cell.document
-        config = RunConfig.make(cell.benchmark, cell.method, (result["seed"],), document["stream"], document["learner"])
+        config = RunConfig.make(cell.benchmark, cell.method, (result[keys.SEED],), document[keys.STREAM], document[keys.LEARNER])
         with tempfile.TemporaryDirectory() as folder:
             path = RunFolder(Path(folder) / "run")
             path.prepare(config, {"memory": cell.memory, "task_names": document["task_names"]}, resume=False, force=False)
-            again = run_seed(path, result["seed"])
-        yield Check(cell.name, result["seed"], float(result["average_accuracy"]), float(again["average_accuracy"]))
+            again = run_seed(path, result[keys.SEED])
+        yield Check(cell.name, result[keys.SEED], float(result[keys.AVERAGE_ACCURACY]), float(again[keys.AVERAGE_ACCURACY]))

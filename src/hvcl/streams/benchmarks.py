@@ -70,7 +70,7 @@ class Benchmark:
 
 
 _TUNED: dict[str, dict[str, dict[str, Any]]] = json.loads(resources.files("hvcl.streams").joinpath("tuned.json").read_text())
-"""The best settings of experiments/search.py: validation data, seed 0, Domain-IL."""
+"""The best settings of experiments/methods: validation data, seed 0, Domain-IL."""
 
 
 # a benchmark's learning rate is that of Adam on plain weights: what steps otherwise has its own
@@ -89,7 +89,7 @@ _CONV = {"channels": (8, 16, 32, 64, 128), "hidden": (256, 256), "learning_rate"
 _SAMPLED: dict[str, dict[str, Any]] = {name: {"fisher": "sampled"} for name in ("ewc", "ncl")}
 # predictions of every test set after every task, each of ten draws, would take longer than the training
 _MEANS: dict[str, dict[str, Any]] = {"vcl": {"samples": 0}}
-# the best of experiments/generative_search.py: held-out digits, seed 0
+# the best of experiments/generative: held-out digits, seed 0
 _HVCL_REPLAY: dict[str, Any] = {
     "learning_rate": 1e-3,
     "beta_expert": 0.01,
@@ -136,7 +136,7 @@ BENCHMARKS.update(
             2,
             {"epochs": 10, "batch_size": 32},
             {"hidden": (64, 64), "learning_rate": 1e-3},
-            # the best of experiments/split_digits_search.py: validation data, seed 0, Domain-IL
+            # the best of experiments/split_digits: validation data, seed 0, Domain-IL
             _methods(
                 "split-digits",
                 {

@@ -1,0 +1,67 @@
+"""The pages of docs/ hold what results/ and experiments/ hold."""
+
+import pytest
+
+from hvcl.learners import known_methods
+from tools import exact_page, generative_page, results_pages
+from tools.marks import ROOT, fill
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return results_pages.documents()
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/results/README.md", "docs/methods/README.md"])
+def test_documents_hold_the_committed_results(document, documents):
+    assert (ROOT / document).read_text() == documents[ROOT / document]
+
+
+@pytest.mark.parametrize("method", sorted(known_methods()))
+def test_every_method_has_its_page(method, documents):
+    path = ROOT / "docs" / "methods" / f"{method}.md"
+    assert path.read_text() == documents[path]
+
+
+def test_the_tables_of_the_exact_learner_are_those_of_its_results():
+    for path, text in exact_page.documents().items():
+        assert path.read_text() == text
+
+
+def test_the_generative_page_holds_what_was_found():
+    assert generative_page.PAGE.read_text() == generative_page.page()
+
+
+def test_the_page_of_the_robots_holds_what_was_found():
+    pytest.importorskip("gymnasium")
+    from tools import rl_page
+
+    assert rl_page.PAGE.read_text() == rl_page.page(rl_page.documents())
+
+
+def test_all_results_of_the_robots_are_of_the_reduced_protocol_and_equal_budgets():
+    pytest.importorskip("gymnasium")
+    from tools import rl_page
+
+    found = rl_page.documents().values()
+    protocols = [document["protocol"] for document in found]
+    assert all(protocol == protocols[0] for protocol in protocols)
+    assert protocols[0]["steps"] == 60_000
+    assert {document["agent"]["updates_per_step"] for document in found} == {0.5}
+
+
+def test_generators_are_counted_where_every_task_has_its_own():
+    names = ["0/1", "2/3"]
+    assert generative_page.generators({"task_names": names, "learner": {"separate": True}}) == 2
+    assert generative_page.generators({"task_names": names, "learner": {}}) == 1
+
+
+def test_a_trial_is_shown_by_what_differs_from_the_first_one():
+    first = {"method": "hvcl-replay", "stream": {"epochs": 20}, "learner": {"labels": "soft"}}
+    later = {"method": "hvcl-replay", "stream": {"epochs": 10}, "learner": {"labels": "soft", "refresh": True, "balance": "half"}}
+    assert generative_page.differences(later, first) == {"epochs": 10, "refresh": True}, "a missing setting had its default"
+
+
+def test_only_what_stands_between_the_marks_is_replaced():
+    text = "a\n<!-- x -->\nold\n<!-- end of x -->\nb <!-- y -->\n<!-- end of y -->"
+    assert fill(text, "x", "new") == "a\n<!-- x -->\nnew\n<!-- end of x -->\nb <!-- y -->\n<!-- end of y -->"

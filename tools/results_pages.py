@@ -1,0 +1,145 @@
+"""The pages of results, made from results/: README's overview, docs/results, and a page for every method in docs/methods.
+
+    .venv/bin/python -m tools.results_pages            # prints the overview
+    .venv/bin/python -m tools.results_pages --write    # writes README.md (between its marks), docs/results and docs/methods
+
+A method's page has its mathematics and deviations (the docstring of its file), its settings, what the search chose, and its
+results.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import statistics
+import textwrap
+from pathlib import Path
+
+from experiments.literature.baselines import PUBLISHED
+from experiments.records import read_records
+from hvcl.core.configuration import field_help
+from hvcl.core.storage import write_atomically
+from hvcl.learners import known_methods
+from hvcl.learners.gradient import GradientConfig
+from hvcl.results import load_cells, markdown_table, method_table, overview
+from hvcl.runs import RunConfig
+from hvcl.streams import BENCHMARKS
+from tools.marks import ROOT, fill
+
+EXPERIMENTS = ROOT / "experiments"
+
+
+def published():
+    """The baselines beside the figures of their literature."""
+    found = read_records(EXPERIMENTS / "literature" / "baselines.jsonl")
+    lines = ["| Domain-IL, boundaries | method | strength | ours | published |", "|---|---|---|---|---|"]
+    for benchmark, methods in PUBLISHED.items():
+        for method, (low, high) in methods.items():
+            of_method = [r for r in found if (r["benchmark"], r["method"]) == (benchmark, method) and r["seed"]]
+            for strength in sorted({r["strength"] for r in of_method}, key=lambda value: value or 0):
+                values = [100 * r["accuracy"] for r in of_method if r["strength"] == strength]
+                spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else " (one seed)"
+                literature = f"{low}" if low == high else f"{low} to {high}"
+                shown = "" if strength is None else f"{strength:g}"
+                lines.append(f"| {benchmark} | {method} | {shown} | {statistics.mean(values):.2f}{spread} | {literature} |")
+    return "\n".join(lines)
+
+
+def forgetting():
+    """Accuracy on old tasks with parts of the network put back to how they were when the task was learned."""
+    found = read_records(EXPERIMENTS / "forgetting" / "parts.jsonl")
+    names = list(found[0]["restored"]) if found else []
+    lines = [f"| accuracy on old tasks, % | when learned | {' | '.join(names)} | other expert |", "|---" * (len(names) + 3) + "|"]
+    for key in dict.fromkeys((r["benchmark"], r["method"]) for r in found):
+        same = [r for r in found if (r["benchmark"], r["method"]) == key]
+        values = [statistics.mean(r["restored"][name] for r in same) for name in names]
+        moved = statistics.mean(statistics.mean(r["moved"]) for r in same)
+        learned = statistics.mean(r["learned"] for r in same)
+        shown = " | ".join(f"{100 * value:.1f}" for value in [learned, *values])
+        lines.append(f"| {key[0]} {key[1]} ({len(same)} seeds) | {shown} | {100 * moved:.0f} % |")
+    return "\n".join(lines)
+
+
+def gate_cost():
+    """Accuracy on the first task, by the number of experts and the routing."""
+    lines = ["| first task of split CIFAR-10 | accuracy % |", "|---|---|"]
+    for record in read_records(EXPERIMENTS / "forgetting" / "gate_cost.jsonl"):
+        values = [100 * accuracy for accuracy in record["accuracies"]]
+        lines.append(f"| {record['variant']} | {statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} |")
+    return "\n".join(lines)
+
+
+def page(method, cells):
+    """A method's page: mathematics, settings, results."""
+    module = importlib.import_module(method.learner.__module__)
+    config = method.config
+    lines = [f"# {method.name}", "", *module.__doc__.strip().splitlines()]
+    source = Path(module.__file__).relative_to(ROOT).as_posix()
+    lines += ["", f"Source: [{source}](../../{source}). All settings: `hvcl run --method {method.name} --help`.", ""]
+    shared = {field.name for field in dataclasses.fields(GradientConfig)}
+    own = [field for field in dataclasses.fields(config) if field.name not in shared]
+    if own:
+        lines += ["| setting | default | meaning |", "|---|---|---|"]
+        helps = field_help(config)
+        lines += [f"| `{f.name}` | {f.default} | {helps.get(f.name, '').replace('|', chr(92) + '|')} |" for f in own]
+        lines.append("")
+    chosen = []
+    for name, benchmark in BENCHMARKS.items():
+        if method.name in benchmark.methods:
+            made = RunConfig.make(name, method.name).learner
+            values = {key: getattr(made, key) for key in benchmark.methods[method.name]}
+            chosen.append(f"| {name} | {', '.join(f'{key} {value}' for key, value in values.items())} |")
+    if chosen:
+        lines += ["| on the benchmark | settings |", "|---|---|", *chosen, ""]
+    found = method_table([cell for cell in cells if cell.method == method.name])
+    lines += ["## Results", "", found or "None committed yet.", ""]
+    return "\n".join(lines)
+
+
+def ours():
+    """The methods of this package, by name: not those that are registered from outside."""
+    return {name: m for name, m in sorted(known_methods().items()) if m.learner.__module__.startswith("hvcl.")}
+
+
+def index():
+    """The list of all methods."""
+    lines = ["# Methods", "", "Made from each method's file and from results/ by `python -m tools.results_pages --write`.", ""]
+    lines += [f"- [{name}]({name}.md): {method.description}" for name, method in ours().items()]
+    return "\n".join(lines) + "\n"
+
+
+def documents():
+    """Every document that is made here, by its path."""
+    cells = load_cells(ROOT / "results")
+    readme, results = ROOT / "README.md", ROOT / "docs" / "results" / "README.md"
+    made = {readme: fill(readme.read_text(), "overview", overview(cells))}
+    text = results.read_text()
+    for name, part in {
+        "overview": overview(cells),
+        "task-free": overview(cells, "task-free"),
+        "published": published(),
+        "forgetting": forgetting(),
+        "gate cost": gate_cost(),
+        "tables": markdown_table(cells),
+    }.items():
+        text = fill(text, name, part)
+    made[results] = text
+    folder = ROOT / "docs" / "methods"
+    made |= {folder / f"{name}.md": page(method, cells) for name, method in ours().items()}
+    made[folder / "README.md"] = index()
+    return made
+
+
+def main():
+    """The command."""
+    parser = argparse.ArgumentParser(description=textwrap.dedent(__doc__).splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write the documents")
+    if parser.parse_args().write:
+        for path, text in documents().items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, text.encode())
+    else:
+        print(overview(load_cells(ROOT / "results")))
+
+
+if __name__ == "__main__":
+    main()
