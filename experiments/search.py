@@ -1,7 +1,7 @@
 """The search behind every method's settings: a fixed list of settings each, scored on held-out training data, seed 0.
 
     .venv/bin/python experiments/search.py [BENCHMARK ...]          # goes on where it stopped
-    .venv/bin/python experiments/search.py --write                  # src/hvcl/streams/tuned.json from what was found
+    .venv/bin/python experiments/search.py --write                  # src/hvcl/settings/METHOD.json from what was found
 
 Domain-IL, boundaries, one initialisation. Split MNIST with the epochs of the standard budget, split CIFAR-10 with one epoch,
 permuted MNIST with one epoch and three tasks. The score is the average accuracy over tasks after the last one, on a tenth of the
@@ -24,7 +24,6 @@ import time
 from pathlib import Path
 
 OUTPUT = Path(__file__).with_suffix(".jsonl")
-TUNED = Path(__file__).parent.parent / "src/hvcl/streams/tuned.json"
 BENCHMARKS = ("split-mnist", "permuted-mnist", "split-cifar10")
 TRIALS = {"split-mnist": 12, "permuted-mnist": 4, "split-cifar10": 6}
 ON_CIFAR = ("naive", "joint", "ewc", "si", "mas", "lwf", "vcl", "er", "agem", "derpp", "hvcl")
@@ -264,12 +263,11 @@ def final(benchmark, method, epochs, count):
 
 
 def write():
-    tuned = {}
+    from hvcl.settings import save_searched
+
     for (benchmark, method), record in best(done()).items():
-        tuned.setdefault(benchmark, {})[method] = record["settings"]
-    tuned["split-cifar100"] = tuned.get("split-cifar10", {})
-    order = (*BENCHMARKS, "split-cifar100")
-    TUNED.write_text(json.dumps({name: dict(sorted(tuned.get(name, {}).items())) for name in order}, indent=1) + "\n")
+        for name in (benchmark, *(["split-cifar100"] if benchmark == "split-cifar10" else [])):
+            save_searched(name, method, record["settings"])
 
 
 def main():
