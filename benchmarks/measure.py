@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import os
 import random
 import statistics
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from hvcl.core import storage
 from hvcl.runs.environment import environment as run_environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,11 +118,9 @@ def one_thread() -> None:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Written beside and moved into place: a reader finds the old file or the new one."""
+    """Written whole or not at all, into a folder that is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
-    os.replace(part, path)
+    storage.write_json(path, document)
 
 
 def verdict(met: bool | None) -> str:

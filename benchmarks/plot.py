@@ -18,6 +18,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
+from hvcl.core.storage import write_atomically
+
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "speed"
 MAX_BYTES = 300_000
 
@@ -256,9 +258,7 @@ def fill(page: Path, tables: dict[str, Callable[[], str]]) -> list[str]:
         text, count = pattern.subn(lambda found, content=content: f"{found[1]}\n{content}\n{found[2]}", text)
         if not count:
             missing.append(name)
-    part = page.with_name(page.name + ".part")
-    part.write_text(text)
-    os.replace(part, page)
+    write_atomically(page, text)
     return missing
 
 

@@ -22,6 +22,7 @@ from hvcl.learners import known_methods
 from hvcl.learners.gradient import GradientConfig
 from hvcl.results import load_cells, markdown_table, method_table, overview
 from hvcl.runs import RunConfig
+from hvcl.settings import load_settings, method_settings
 from hvcl.streams import BENCHMARKS
 from tools.marks import ROOT, fill
 
@@ -83,10 +84,10 @@ def page(method, cells):
         lines += [f"| `{f.name}` | {f.default} | {helps.get(f.name, '').replace('|', chr(92) + '|')} |" for f in own]
         lines.append("")
     chosen = []
-    for name, benchmark in BENCHMARKS.items():
-        if method.name in benchmark.methods:
+    for name in BENCHMARKS:
+        if name in load_settings(method.name):
             made = RunConfig.make(name, method.name).learner
-            values = {key: getattr(made, key) for key in benchmark.methods[method.name]}
+            values = {key: getattr(made, key) for key in method_settings(name, method.name)}
             chosen.append(f"| {name} | {', '.join(f'{key} {value}' for key, value in values.items())} |")
     if chosen:
         lines += ["| on the benchmark | settings |", "|---|---|", *chosen, ""]

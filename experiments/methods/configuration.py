@@ -1,6 +1,6 @@
 """Settings of every method on the benchmarks: a fixed list of settings each, Domain-IL, boundaries, seed 0.
 
-    .venv/bin/python -m experiments.methods.configuration          # writes src/hvcl/streams/tuned.json from the recorded trials
+    .venv/bin/python -m experiments.methods.configuration          # writes src/hvcl/settings/METHOD.json from the recorded trials
 
 Split MNIST with the epochs of the standard budget, split CIFAR-10 with one epoch, permuted MNIST with one epoch and three tasks.
 The score is the average accuracy over tasks after the last one, on a tenth of the training data that was held out. Every method
@@ -13,13 +13,12 @@ as published, and the methods with a generator (topic generative).
 """
 
 import itertools
-import json
 import random
 from pathlib import Path
 
 from experiments.topic import Final, Settings, Supervised, Topic
+from hvcl.settings import save_searched
 
-TUNED = Path(__file__).resolve().parents[2] / "src/hvcl/streams/tuned.json"
 BENCHMARKS = ("split-mnist", "permuted-mnist", "split-cifar10")
 METHODS = (
     "agem",
@@ -221,4 +220,6 @@ def tuned() -> dict[str, dict[str, Settings]]:
 
 
 if __name__ == "__main__":
-    TUNED.write_text(json.dumps(tuned(), indent=1) + "\n")
+    for benchmark, methods in tuned().items():
+        for method, settings in methods.items():
+            save_searched(benchmark, method, settings)

@@ -10,11 +10,14 @@ from typing import Any
 
 from rich.console import Console
 
-from hvcl.commands.options import Parser, UsageError, add_run_options, add_settings, method_in, settings_of
+from hvcl.commands.options import Parser, UsageError, add_run_options, add_settings, method_in, option_of, settings_of
 from hvcl.commands.output import print_runs
 from hvcl.core.storage import read_json
 from hvcl.learners import known_methods, method
+from hvcl.results import BUDGETS
 from hvcl.runs import RunConfig, execute
+from hvcl.settings import Resolved, Setting, resolve
+from hvcl.settings.resolve import GIVEN
 from hvcl.streams import BENCHMARKS, StreamConfig, benchmark
 
 
@@ -28,10 +31,12 @@ def parser(words: Sequence[str]) -> Parser:
     )
     found.add_argument("benchmark", nargs="?", help="name of the benchmark (see hvcl list)")
     add_run_options(found, "hvcl", known_methods(), "runs/BENCHMARK-SCENARIO-METHOD")
+    found.add_argument("--budget", help="quick, standard or paper: epochs as in hvcl compare (those of the settings)")
+    found.add_argument("--explain", action="store_true", help="print every setting, its value and its origin; run nothing")
     note = "(a benchmark may bring defaults of its own)"
     add_settings(found, f"settings of the stream {note}", StreamConfig, "stream")
     add_settings(found, f"settings of the method {name} {note}", method(name).config, "learner")
-    found.values["benchmark"] = tuple(BENCHMARKS)
+    found.values |= {"benchmark": tuple(BENCHMARKS), "--budget": BUDGETS}
     return found
 
 
@@ -41,7 +46,10 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("which benchmark? hvcl run BENCHMARK (see hvcl list)")
     benchmark(options.benchmark)
     stream, learner = settings_of(options, "stream"), settings_of(options, "learner")
-    config = RunConfig.make(options.benchmark, options.method, options.seeds, stream, learner)
+    config = RunConfig.make(options.benchmark, options.method, options.seeds, stream, learner, options.budget)
+    if options.explain:
+        _explain(resolve(options.benchmark, options.method, stream, learner, options.budget), options.json)
+        return 0
     supervision = "-task-free" if config.stream.task_free else ""
     out = options.out or Path("runs") / f"{config.benchmark}-{config.stream.scenario}{supervision}-{config.method}"
     console = Console(stderr=True)
@@ -52,6 +60,35 @@ def run(options: argparse.Namespace) -> int:
         print_runs([out])
         print(f"run folder: {out}   report: hvcl report {out}")
     return 0
+
+
+def _explain(resolved: Resolved, as_json: bool) -> None:
+    """Every setting, its value and its origin."""
+    if as_json:
+        parts = {"stream": resolved.stream, "method": resolved.learner}
+        print(json.dumps({part: {name: _as_json(setting) for name, setting in found.items()} for part, found in parts.items()}))
+        return
+    settings = [*resolved.stream.items(), *resolved.learner.items()]
+    lines = [("setting", "value", "origin"), *((option_of(name), _shown(s.value), _origin(s)) for name, s in settings)]
+    widths = [max(len(line[column]) for line in lines) for column in (0, 1)]
+    for option, value, origin in lines:
+        print(f"{option:<{widths[0]}}  {value:<{widths[1]}}  {origin}")
+
+
+def _origin(setting: Setting) -> str:
+    return "command line" if setting.origin == GIVEN else setting.origin
+
+
+def _as_json(setting: Setting) -> dict[str, Any]:
+    value = list(setting.value) if isinstance(setting.value, tuple) else setting.value
+    return {"value": value, "origin": _origin(setting)}
+
+
+def _shown(value: Any) -> str:
+    """As it would be given: 256,256 for a list; none where there is nothing."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 def _json_result(out: Path, results: list[dict[str, Any]]) -> dict[str, Any]:

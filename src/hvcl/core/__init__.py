@@ -1,1 +1,1 @@
-"""What every room needs and what knows none of them: errors, configuration, names, random state."""
+"""What every room needs and what knows none of them: errors, configuration, names, safe files, random state."""

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hvcl.core.configuration import configure, field_types, to_json
+from hvcl.core.configuration import configure, to_json
 from hvcl.core.errors import InputError, InterruptedRun, RunError
 from hvcl.core.storage import tensor_bytes
 from hvcl.evaluation import AccuracyMatrix, Evaluation
@@ -14,6 +14,7 @@ from hvcl.learners import Learner, method
 from hvcl.runs.experiment import check_seeds
 from hvcl.runs.loop import Observer, run
 from hvcl.runs.record import Recorder
+from hvcl.settings import resolve
 from hvcl.streams import Stream, StreamConfig, benchmark
 from hvcl.streams.events import Batch
 
@@ -50,22 +51,17 @@ class RunConfig:
         learner: dict[str, Any] | None = None,
         budget: str | None = None,
     ) -> RunConfig:
-        """A run from names and settings; what they leave open takes the budget's epochs, then the defaults."""
-        chosen, by_name = benchmark(benchmark_name), method(method_name)
-        config = by_name.config
-        told = chosen.stream | ({"epochs": 1} if by_name.one_pass else {}) | chosen.streams.get(method_name, {})
-        if budget is not None and budget not in chosen.epochs:
-            raise InputError(f"budget must be one of {', '.join(chosen.epochs)}, got {budget!r}")
-        budgeted = {} if budget is None or by_name.one_pass else {"epochs": chosen.epochs[budget]}
-        defaults = chosen.learner | chosen.methods.get(method_name, {})
-        fitting = {name: value for name, value in defaults.items() if name in field_types(config)}
-        return cls(
-            benchmark_name,
-            method_name,
-            configure(StreamConfig, told | budgeted | (stream or {})),
-            configure(config, fitting | (learner or {})),
-            tuple(seeds),
+        """A run from names and settings.
+
+        What they leave open is decided by `hvcl.settings.resolve`: the `budget` (quick, standard or paper), the settings of the
+        method on this benchmark, defaults.
+        """
+        resolved = resolve(benchmark_name, method_name, stream, learner, budget)
+        stream_config, learner_config = (
+            configure(config, {name: setting.value for name, setting in found.items() if not setting.is_default})
+            for config, found in ((StreamConfig, resolved.stream), (method(method_name).config, resolved.learner))
         )
+        return cls(benchmark_name, method_name, stream_config, learner_config, tuple(seeds))
 
     def make_stream(self, seed: int) -> Stream:
         """The stream of one seed."""

@@ -2,14 +2,17 @@
 
 import json
 
-from experiments.methods.configuration import BENCHMARKS, TOPIC, TRIALS, TUNED, tuned
+from experiments.methods.configuration import BENCHMARKS, TOPIC, TRIALS, tuned
 from hvcl.learners import known_methods
 from hvcl.runs import RunConfig
+from hvcl.settings import load_settings
 
 
 def test_tuned_settings_are_the_best_of_the_search():
     found = tuned()
-    assert json.loads(TUNED.read_text()) == found
+    for benchmark, methods in found.items():
+        for method, settings in methods.items():
+            assert load_settings(method)[benchmark]["searched"] == settings
     for (benchmark, method), record in TOPIC.best(TOPIC.records()).items():
         assert found[benchmark][method] == record["settings"]
         made = RunConfig.make(benchmark, method).learner
