@@ -519,9 +519,15 @@ class _Statistics:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
-        self.keys = [(int(expert), int(label)) for expert, label in state["keys"]]
+        keys = [(int(expert), int(label)) for expert, label in state["keys"]]
+        by_key = ("count", "total", "sketch_total", *(() if self.tied else ("square",)))
         for name in ("count", "total", "square", "sketch_total", "sketch_square"):
-            setattr(self, name, state[name].clone())
+            own, saved = getattr(self, name), state[name]
+            shape = (len(keys), *own.shape[1:]) if name in by_key else tuple(own.shape)
+            if tuple(saved.shape) != shape or saved.dtype != own.dtype:
+                raise RunError(f"the saved gate does not fit this one: {name} has shape {tuple(saved.shape)}, expected {shape}")
+            setattr(self, name, saved.clone())
+        self.keys = keys
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
 from hvcl.core.random import float32
+from hvcl.core.state import State, replace_state
 from hvcl.learners.experts import ExpertLog
 
-State = dict[str, Any]
-"""Nested dicts and lists of tensors, numbers, strings, booleans and None: what a checkpoint can hold without pickling."""
+__all__ = ["Learner", "State"]
 
 
 class Learner(ABC):
@@ -86,9 +86,22 @@ class Learner(ABC):
     def state_dict(self) -> State:
         """All of it: weights, priors, optimiser, random state."""
 
-    @abstractmethod
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Go on bit-identically from `state`, which a learner with the same problem and settings gave.
+
+        A state that does not fit (of another method or problem, with other shapes, with missing or unknown keys) raises
+        `RunError`, which says where, and nothing has changed.
+        """
+        with float32():
+            replace_state(self, state, "learner")
+
+    @abstractmethod
+    def restore(self, state: State) -> None:
+        """`load_state_dict` without the precautions: what a method implements.
+
+        It may raise any error half-way, and is then called again with the learner's own state of before. It must not depend on
+        what the learner has learned, nor keep tensors of `state` that it changes in place.
+        """
 
     def accept_inputs(self, x: Tensor, task: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Inputs in float32 and task ids as int64, without a gradient; `InputError` for what does not fit the problem."""

@@ -88,3 +88,5 @@ class BoundaryFinder:
             self.gate.load_state_dict(state["gate"])
         self.current = None if state["current"] is None else int(state["current"])
         self.waiting = [(x.clone(), y.clone()) for x, y in state["waiting"]]
+        if any(x.shape != (len(y), *self.input_shape) or y.dim() != 1 for x, y in self.waiting):
+            raise ValueError(f"the examples that wait are not of shape {self.input_shape}")

@@ -88,7 +88,7 @@ class VariationalLearner(GradientLearner):
         """Network with posteriors and priors, optimiser, random state, number of the task."""
         return super().state_dict() | {"task": self.task}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Go on from `state`."""
-        super().load_state_dict(state)
+        super().restore(state)
         self.task = int(state["task"])

@@ -288,27 +288,23 @@ class Exact(Learner):
             "log": self.expert_log.state_dict(),
         }
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Go on from `state`."""
-        try:
-            if state["config"] != to_json(self.config):
-                raise RunError("the saved state does not fit this learner: it was made with other settings")
-            self.seed, self.task, self.step = int(state["seed"]), int(state["task"]), int(state["step"])
-            self.waiting = [(part["x"], part["y"], part["task"]) for part in state["waiting"]]
-            self.expert_log.load_state_dict(state["log"])
-            saved = state["experts"]
-            self.experts = None
-            if saved is not None:
-                self.experts = self._load_experts(saved)
-        except (KeyError, TypeError) as error:
-            raise RunError(f"the saved state does not fit this learner ({error}): was it made with other settings?") from None
+        if state["config"] != to_json(self.config):
+            raise RunError("the saved state does not fit this learner: it was made with other settings")
+        self.seed, self.task, self.step = int(state["seed"]), int(state["task"]), int(state["step"])
+        self.waiting = [self.accept(part["x"], part["y"], part["task"]) for part in state["waiting"]]
+        self.expert_log.load_state_dict(state["log"])
+        saved = state["experts"]
+        self.experts = None if saved is None else self._load_experts(saved)
 
     def _load_experts(self, saved: State) -> _Shared | _Separate:
         if self.config.separate:
             separate = _Separate(self._new_map, self._make_gate, self.config.ridge)
             separate.load_state_dict(saved)
             return separate
-        features = self.given or self._new_map(0, saved["kind"])
+        # a map that was given may be used elsewhere, and stays as it was
+        features = copy.copy(self.given) if self.given else self._new_map(0, saved["kind"])
         features.load_state_dict(saved["features"])
         shared = _Shared(features, self._make_gate, self.config.ridge)
         shared.load_state_dict(saved)
@@ -440,6 +436,8 @@ class _Shared:
     def load_state_dict(self, state: State) -> None:
         self.columns = {(int(expert), int(label)): i for i, (expert, label) in enumerate(state["columns"])}
         self.head.load_state_dict(state["head"])
+        if self.head.classes != len(self.columns):
+            raise ValueError(f"it has {self.head.classes} columns, and names {len(self.columns)}")
         if self.gate is not None:
             self.gate.load_state_dict(state["gate"])
 

@@ -17,6 +17,7 @@ are still inside each network (`experts` a layer, one by default: an expert's ne
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +25,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hvcl.core.errors import InputError, RunError
+from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
 from hvcl.features import FeatureMap, PatchFeatures, is_picture
 from hvcl.gates import GenerativeGate
@@ -92,7 +93,7 @@ class Growing(Learner):
         if features is not None and features.input_shape != tuple(problem.input_shape):
             raise InputError(f"the feature map takes {features.input_shape}, the problem's inputs are {problem.input_shape}")
         self.config, self.seed = config, seed
-        self.features = features
+        self.given = self.features = features
         self.gate: GenerativeGate | None = None
         self.members: list[HVCL] = []
         self.current: int | None = None
@@ -249,28 +250,27 @@ class Growing(Learner):
             "log": self.expert_log.state_dict(),
         }
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Go on from `state`."""
-        try:
-            self.seed = int(state["seed"])
-            self.members = []
-            self._open_up_to(len(state["members"]) - 1)
-            for number, member in enumerate(self.members):
-                prefix = f"{number}."
-                network = {k.removeprefix(prefix): v for k, v in state["network"].items() if k.startswith(prefix)}
-                member.load_state_dict(state["members"][number] | {"network": network})
-            self.gate = None
-            if state["gate"] is not None:
-                features = self.features or self._new_features("patches" if state["pictures"] else "inputs")
-                features.load_state_dict(state["features"])
-                self._make_gate(features).load_state_dict(state["gate"])
-            self.waiting = [(x.clone(), y.clone()) for x, y in state["waiting"]]
-            self.tasks = [int(task) for task in state["tasks"]]
-            self.current = None if state["current"] is None else int(state["current"])
-            self.step = int(state["step"])
-            self.expert_log.load_state_dict(state["log"])
-        except KeyError as error:
-            raise RunError(f"the saved state does not fit this learner ({error} is missing): which method made it?") from None
+        self.seed = int(state["seed"])
+        self.members = []
+        self._open_up_to(len(state["members"]) - 1)
+        for number, member in enumerate(self.members):
+            prefix = f"{number}."
+            network = {k.removeprefix(prefix): v for k, v in state["network"].items() if k.startswith(prefix)}
+            member.restore(state["members"][number] | {"network": network})
+        self.features, self.gate = self.given, None
+        if state["gate"] is not None:
+            # a map that was given may be used elsewhere, and stays as it was
+            kind = "patches" if state["pictures"] else "inputs"
+            features = copy.copy(self.given) if self.given else self._new_features(kind)
+            features.load_state_dict(state["features"])
+            self._make_gate(features).load_state_dict(state["gate"])
+        self.waiting = [self.accept(x, y, None)[:2] for x, y in state["waiting"]]
+        self.tasks = [int(task) for task in state["tasks"]]
+        self.current = None if state["current"] is None else int(state["current"])
+        self.step = int(state["step"])
+        self.expert_log.load_state_dict(state["log"])
 
 
 class Inputs(FeatureMap):

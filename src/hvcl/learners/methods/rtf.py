@@ -32,7 +32,7 @@ from hvcl.generative import MoVEVAE
 from hvcl.generative.generator import frozen, frozen_from, frozen_state
 from hvcl.learners.base import State
 from hvcl.learners.generative import DistillingConfig, GenerativeReplay, Replayed
-from hvcl.learners.gradient import Terms, saved_state_fits
+from hvcl.learners.gradient import Terms
 from hvcl.learners.registry import register
 
 
@@ -124,8 +124,7 @@ class RtF(GenerativeReplay):
         """The network and its copy."""
         return super().state_dict() | {"teacher": frozen_state(self.teacher)}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Go on from `state`."""
-        super().load_state_dict(state)
-        with saved_state_fits():
-            self.teacher = frozen_from(self.network, state["teacher"])
+        super().restore(state)
+        self.teacher = frozen_from(self.network, state["teacher"])
