@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 
 import torch
@@ -98,6 +99,15 @@ class FeatureMap(ABC):
             if not fits:
                 self.state = before
                 raise RunError("the saved feature map does not fit this one: was it made with other settings?")
+
+    def rebuilds(self, other: FeatureMap) -> bool:
+        """Whether this map, which is not fitted, becomes `other` by loading its state."""
+        made = copy.copy(self)
+        try:
+            made.load_state_dict(other.state_dict())
+        except RunError:
+            return False
+        return other.fitted and made.same_as(other)
 
     def same_as(self, other: FeatureMap) -> bool:
         """Whether the two maps give the same features, number by number."""

@@ -158,7 +158,7 @@ class GenerativeGate:
         return torch.zeros(self.experts, dtype=torch.float64).index_add_(0, experts, self._learned.count)
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Number of learned numbers that recognition depends on."""
         components = len(self._learned.keys)
         return components * (1 + self.dim) + (self.dim * (self.dim + 1) // 2 if self._learned.tied else components * self.dim)

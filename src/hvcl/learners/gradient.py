@@ -130,7 +130,7 @@ class GradientLearner(Learner):
         return self.logits(x, task).softmax(1)
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Number of trainable numbers in the network."""
         return sum(parameter.numel() for parameter in self.network.parameters())
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hvcl.core.errors import InputError
+from hvcl.core.state import copied
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of state tensors by name, where they differ from the parameter's own."""
@@ -24,7 +25,8 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     Keys that JSON has turned into strings become numbers again. A state that does not fit raises `InputError`, and the optimiser
     is as it was.
     """
-    moments = {int(key): value for key, value in state["state"].items()}
+    # copies: torch's optimisers would go on in the very tensors that they are given
+    moments = {int(key): copied(value) for key, value in state["state"].items()}
     document = {"state": moments, "param_groups": state["param_groups"]}
     shapes = getattr(optimizer, "state_shapes", dict)
     check_optimizer_state(optimizer, document, shapes())

@@ -8,6 +8,7 @@ from hvcl.rl.methods import create, known_methods
 from hvcl.rl.ppo import PPO, PPOConfig
 from hvcl.rl.replay import PrioritizedReplay, Transitions
 from hvcl.rl.sac import SAC, SACConfig
+from hvcl.rl.saving import load
 from hvcl.rl.sequences import SEQUENCES, sequence
 from hvcl.rl.sum_tree import SumTree
 
@@ -28,6 +29,7 @@ __all__ = [
     "create",
     "evaluate",
     "known_methods",
+    "load",
     "run",
     "sequence",
 ]

@@ -250,5 +250,5 @@ def summarise(tasks: TaskSequence, evaluations: list[dict[str, Any]], agent: Age
         "learning_areas": areas,
         "curve": [[point.time, *point.returns] for point in points],
         "usage": evaluations[-1]["usage"],
-        "parameters": agent.parameters,
+        "parameters": agent.num_parameters,
     }

@@ -238,7 +238,7 @@ def summarise(
         "layers": last["layers"],
         "experts": expert_records(learner),
         "generation": [record["generation"] for record in evaluations if record.get("generation")],
-        "parameters": learner.parameters,
+        "parameters": learner.num_parameters,
         "stored_bytes": tensor_bytes(learner.state_dict()),
         "steps": recorder.step,
         "seconds": recorder.seconds,

@@ -269,7 +269,7 @@ class Exact(Learner):
         return p / p.sum(1, keepdim=True)
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Numbers in the heads' weights."""
         heads = [] if self.experts is None else self.experts.heads
         return sum((head.model.features + 1) * head.classes for head in heads)
@@ -287,6 +287,13 @@ class Exact(Learner):
             "experts": None if self.experts is None else self.experts.state_dict(),
             "log": self.expert_log.state_dict(),
         }
+
+    def check_savable(self) -> None:
+        """A feature map of one's own is not in the settings; one that was taken over from another learner is."""
+        if self.given is not None:
+            kind = "patches" if isinstance(self.given, PatchFeatures) else "random"
+            if not self._new_map(0, kind).rebuilds(self.given):
+                raise InputError("a feature map of your own cannot be built again from a file: save the learner's state_dict()")
 
     def restore(self, state: State) -> None:
         """Go on from `state`."""

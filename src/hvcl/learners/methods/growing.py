@@ -226,10 +226,10 @@ class Growing(Learner):
         return self.gate.probabilities(self.features(x)).float()
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Weights of all networks, and the gate's statistics."""
-        gate = 0 if self.gate is None else self.gate.parameters
-        return gate + sum(member.parameters for member in self.members)
+        gate = 0 if self.gate is None else self.gate.num_parameters
+        return gate + sum(member.num_parameters for member in self.members)
 
     # -- state -----------------------------------------------------------------------------------------------------------------
 
@@ -249,6 +249,13 @@ class Growing(Learner):
             "seed": self.seed,
             "log": self.expert_log.state_dict(),
         }
+
+    def check_savable(self) -> None:
+        """A feature map of one's own is not in the settings."""
+        if self.given is not None:
+            kind = "patches" if isinstance(self.given, PatchFeatures) else "inputs"
+            if not self._new_features(kind).rebuilds(self.given):
+                raise InputError("a feature map of your own cannot be built again from a file: save the learner's state_dict()")
 
     def restore(self, state: State) -> None:
         """Go on from `state`."""

@@ -115,7 +115,7 @@ class RtF(GenerativeReplay):
         return self.network.vae.features(x.to(self.device)).cpu()
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Those that classify: encoder and head."""
         used = (*self.network.vae.encoder.parameters(), *self.network.head.parameters())
         return sum(parameter.numel() for parameter in used)
