@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +31,9 @@ from hvcl.core.state import State, copied
 from hvcl.learners import Learner, create, known_methods, load
 from hvcl.runs import run
 from hvcl.streams import Batch, Scenario, Stream, StreamConfig, TaskEnd, from_arrays
+
+if TYPE_CHECKING:
+    from hvcl.rl import Agent
 
 INPUTS = 4
 """Numbers in an example of the problems that learners are checked on."""
@@ -391,3 +395,169 @@ LEARNER_CHECKS: dict[str, Callable[[LearnerCase], None]] = {
     "foreign states": check_foreign_states,
 }
 """The checks of `check_learner` by name."""
+
+
+# -- agents --------------------------------------------------------------------------------------------------------------------
+
+
+def check_agent(method: str | type[Agent], *, steps: int = 1_500, score: float = 0.6, **settings: Any) -> None:
+    """Raise `AssertionError` unless a registered method keeps the contract of `hvcl.rl.Agent`.
+
+    Args:
+        method: its name, or its class.
+        steps: in which it learns the tiny task (the right action for each of two observations, in episodes of one step).
+        score: the mean reward that it must reach then, of at most 1; an agent that ignores the observation has 0.3.
+        settings: for that.
+    """
+    from hvcl.rl.methods import known_methods as known_agents
+
+    if not isinstance(method, str):
+        names = [name for name, found in known_agents().items() if found.agent is method]
+        _require(bool(names), f"{method.__name__} is not registered: decorate it with hvcl.rl.methods.register")
+        method = names[0]
+    case = AgentCase(method, settings, steps, score)
+    for check in AGENT_CHECKS.values():
+        check(case)
+
+
+@dataclass(frozen=True)
+class AgentCase:
+    """A method with settings for the tiny task."""
+
+    method: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    steps: int = 1_500
+    score: float = 0.6
+
+    def create(self, seed: int = 0) -> Agent:
+        """A new agent for two observations and one action."""
+        from hvcl.rl import create as create_agent
+
+        return create_agent(self.method, 2, 1, seed, **self.settings)
+
+    def taught(self, steps: int, seed: int = 0) -> Agent:
+        """An agent that is so many steps into its first task."""
+        agent = self.create(seed)
+        agent.on_task_start(0, self.steps)
+        play(agent, range(steps))
+        return agent
+
+
+def play(agent: Agent, steps: range) -> list[dict[str, float]]:
+    """Let an agent act and learn: a sign is shown, and the nearer the action is to 0.7 times that sign, the better."""
+    from hvcl.rl import Transitions
+
+    terms = []
+    for step in steps:
+        sign = np.float32(np.random.default_rng([0, step]).choice([-1.0, 1.0]))
+        shown, ones = np.full((1, 2), sign, np.float32), np.ones((1, 1), np.float32)
+        action = agent.act(shown)
+        reward = np.array([1 - abs(float(np.clip(action[0, 0], -1, 1)) - 0.7 * sign)], np.float32)
+        terms.append(agent.observe(Transitions(shown, action, reward, shown, np.ones(1, np.float32), ones)))
+    return terms
+
+
+def check_agent_learns(case: AgentCase) -> None:
+    """The right action for each of two observations is found."""
+    actions = case.taught(case.steps).predict(np.array([[1, 1], [-1, -1]], np.float32), 0)[:, 0]
+    score = 1 - float(np.abs(np.clip(actions, -1, 1) - [0.7, -0.7]).mean())
+    _require(score > case.score, f"{case.method} reaches a mean reward of {score:.2f} in {case.steps} steps, not {case.score}")
+
+
+def check_agent_seed(case: AgentCase) -> None:
+    """The same seed gives the same numbers, whatever the global random states, which are left as they were."""
+    found = []
+    outside, numpys = torch.get_rng_state(), np.random.get_state()
+    try:
+        for number in (1, 2):
+            torch.manual_seed(number)
+            np.random.seed(number)
+            before, numpy_before = torch.get_rng_state(), np.random.random()
+            np.random.seed(number)
+            agent = case.taught(40, seed=5)
+            found.append((agent.act(_SHOWN), agent.predict(_SHOWN, 0)))
+            _require(torch.equal(torch.get_rng_state(), before), f"{case.method} changes torch's global random state")
+            _require(np.random.random() == numpy_before, f"{case.method} changes numpy's global random state")
+    finally:
+        torch.set_rng_state(outside)
+        np.random.set_state(numpys)
+    agree = all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+    _require(agree, f"{case.method} with the same seed gives other numbers when a global random state is another")
+
+
+def check_agent_predicting(case: AgentCase) -> None:
+    """Predicting changes nothing, gives the same twice, and finite actions of the right shape; so does acting, but for chance."""
+    agent = case.taught(10)
+    before = copied(agent.state_dict())
+    first = agent.predict(_SHOWN, 0)
+    _require(np.array_equal(first, agent.predict(_SHOWN, 0)), f"{case.method} predicts something else when it is asked again")
+    _require(same(before, agent.state_dict()), f"{case.method} changes its state by predicting")
+    for what, actions in (("predict", first), ("act", agent.act(_SHOWN))):
+        fits = actions.shape == (2, 1) and bool(np.isfinite(actions).all())
+        _require(fits, f"{case.method}.{what} gives no finite actions of shape (2, 1)")
+
+
+def check_agent_bad_input(case: AgentCase) -> None:
+    """Observations that do not fit raise `InputError`, and nothing has changed."""
+    agent = case.taught(10)
+    before = copied(agent.state_dict())
+    for what, bad in {"another shape": _SHOWN[:, :1], "one dimension": _SHOWN[0], "NaN": _SHOWN * np.float32("nan")}.items():
+        _refuses(InputError, partial(agent.act, bad), f"{case.method}.act with observations of {what}")
+        _refuses(InputError, partial(agent.predict, bad, 0), f"{case.method}.predict with observations of {what}")
+        _require(same(before, agent.state_dict()), f"{case.method} has changed after observations of {what}")
+
+
+def check_agent_boundaries(case: AgentCase) -> None:
+    """A task without a step is no error."""
+    agent = case.create()
+    for task in range(2):
+        agent.on_task_start(task, 10)
+        agent.on_task_end()
+    agent.on_task_start(2, 10)
+    play(agent, range(5))
+    _require(bool(np.isfinite(agent.predict(_SHOWN, 2)).all()), f"{case.method} predicts no numbers after a task without steps")
+
+
+def check_agent_resuming(case: AgentCase) -> None:
+    """An agent that was saved at any moment and loaded again goes on bit-identically."""
+    from hvcl.rl import load as load_agent
+
+    whole = case.taught(80)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "agent.safetensors"
+        for stop in (0, 1, 45):
+            first = case.taught(stop)
+            first.save(path)
+            second = load_agent(path)
+            _require(type(second) is type(first), f"{case.method} is loaded as a {type(second).__name__}")
+            play(second, range(stop, 80))
+            alike = same(whole.state_dict(), second.state_dict())
+            alike = alike and np.array_equal(whole.predict(_SHOWN, 0), second.predict(_SHOWN, 0))
+            _require(alike, f"{case.method}, saved after {stop} steps and loaded, does not go on as if nothing had happened")
+
+
+def check_agent_states(case: AgentCase) -> None:
+    """A state shares nothing with who gave it; one that does not fit raises `RunError` and changes nothing."""
+    giver, agent = case.taught(45), case.taught(5, seed=2)
+    own = copied(agent.state_dict())
+    agent.load_state_dict(giver.state_dict())
+    taken = copied(agent.state_dict())
+    _require(same(giver.state_dict(), taken), f"{case.method} does not take over all of a state")
+    play(giver, range(45, 50))
+    _require(same(agent.state_dict(), taken), f"{case.method} keeps tensors of the state that it was given")
+    agent.load_state_dict(own)
+    _check_damaged(agent, own, taken, case.method)
+
+
+_SHOWN = np.array([[1, 1], [-1, -1]], np.float32)
+
+AGENT_CHECKS: dict[str, Callable[[AgentCase], None]] = {
+    "learns": check_agent_learns,
+    "seed": check_agent_seed,
+    "predicting": check_agent_predicting,
+    "bad input": check_agent_bad_input,
+    "boundaries": check_agent_boundaries,
+    "resuming": check_agent_resuming,
+    "states": check_agent_states,
+}
+"""The checks of `check_agent` by name."""
