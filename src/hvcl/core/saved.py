@@ -73,7 +73,7 @@ def read_saved(path: Path, kind: str) -> tuple[dict[str, Any], State]:
     if header[_METADATA].get(_CHECKSUM) != _checksum(header, data):
         raise RunError(f"{path} is damaged: its checksum does not match")
     if found != kind:
-        raise RunError(f"{path} holds a saved {found}, not a {kind}")
+        raise RunError(f"{path} holds a saved {found}, where a saved {kind} was expected")
     try:
         state: State = join_tensors(document.pop("state"), load(content))
     except (SafetensorError, KeyError, ValueError) as error:

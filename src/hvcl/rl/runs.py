@@ -178,9 +178,8 @@ class Recorder:
         """Go on from a checkpoint."""
         try:
             self.agent.load_state_dict(state["agent"])
-        except (KeyError, RuntimeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise RunError(f"{self.files.checkpoint_path} does not fit this agent ({reason}): start anew with --force") from None
+        except (KeyError, RunError) as error:
+            raise RunError(f"{self.files.checkpoint_path} does not fit this agent ({error}): start anew with --force") from None
         self.position = Position(*state["position"])
         self.size, self.seconds_before = state["metrics_size"], state["seconds"]
 
