@@ -3,9 +3,12 @@
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
+
+import hvcl
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,15 +41,21 @@ def test_readme_examples_run(number, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_the_example_of_the_package_runs(tmp_path):
+    lines = hvcl.__doc__.splitlines()
+    code = textwrap.dedent("\n".join(line for line in lines if line.startswith("    ") or not line).strip("\n"))
+    assert code.startswith("import hvcl")
+    done = execute(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "average accuracy" in done.stdout
+
+
 def test_the_example_of_a_method_is_one_that_works(tmp_path):
-    """The method of CONTRIBUTING.md is known by name, forgets less than naive with a strong penalty, and saves its state."""
+    """The method of CONTRIBUTING.md is known by name, moves less than naive with a strong penalty, and keeps the contract."""
     check = """
-import torch
 from hvcl.learners import create
-from hvcl.runs import run
-from hvcl.core.storage import load_state, save_state
 from hvcl.streams import make_stream
-from pathlib import Path
+from hvcl.testing import check_learner
 
 moved = {}
 for strength in (0.0, 100.0):
@@ -64,10 +73,7 @@ for strength in (0.0, 100.0):
         terms = learner.observe(event.x, event.y)
     moved[strength] = terms["l2"]
 assert moved[100.0] < 0.1 * moved[0.0], moved
-save_state(Path("state.json"), learner.state_dict())
-other = create("l2", stream.problem, hidden=(16,))
-other.load_state_dict(load_state(Path("state.json")))
-assert other.anchor.keys() == learner.anchor.keys()
+check_learner(L2, hidden=(16,), learning_rate=0.01)
 """
     done = execute(blocks("CONTRIBUTING.md")[0] + check, tmp_path)
     assert done.returncode == 0, done.stderr

@@ -205,7 +205,7 @@ def result(run, seed):
         "opened_after": [r.opened_after for r in run.learner.expert_log.records],
         "ridges": run.ridges,
         "features": run.learner.experts.heads[0].model.features,
-        "parameters": run.learner.parameters,
+        "parameters": run.learner.num_parameters,
         keys.SECONDS: run.seconds,
     }
 

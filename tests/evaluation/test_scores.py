@@ -38,13 +38,13 @@ class Fixed(Learner):
         raise AssertionError("evaluation is not the end of a task")
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         return 0
 
     def state_dict(self) -> State:
         return {}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         pass
 
 

@@ -22,7 +22,7 @@ def test_features_and_gate_are_made_when_the_warm_up_is_over():
     made = gate()
     assert made.observe(*batch(0.0)).tolist() == [0] * 50
     assert made.gate is None
-    assert made.parameters == 0
+    assert made.num_parameters == 0
     assert made.probabilities(batch(0.0)[0]).tolist() == [[1.0]] * 50
     made.observe(*batch(0.0, seed=1))
     assert isinstance(made.features, InputFeatures)

@@ -1,17 +1,15 @@
 """The contract of every learner: it inherits these tests by being registered."""
 
-import copy
-
 import pytest
 import torch
 
 from hvcl.core.configuration import field_types
 from hvcl.core.errors import InputError, RunError, UnknownNameError
 from hvcl.core.problem import Problem
-from hvcl.core.storage import load_state, save_state
 from hvcl.learners import HVCL, HVCLConfig, create, known_methods, register
 from hvcl.runs import run
 from hvcl.streams import StreamConfig, from_arrays, make_stream
+from hvcl.testing import LEARNER_CHECKS, LearnerCase, blobs, tiny_stream
 
 METHODS = sorted(known_methods())
 SMALL = {
@@ -30,143 +28,14 @@ def small(name, **others):
     return {setting: value for setting, value in (SMALL | others).items() if setting in known}
 
 
-def same(a, b):
-    if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    return a == b
-
-
-def blobs(tasks=1, n=200, seed=0):
-    """Two classes a task, far apart."""
-    random = torch.Generator().manual_seed(seed)
-    y = torch.arange(n * tasks) % (2 * tasks)
-    centres = 3 * torch.randn(2 * tasks, 4, generator=random)
-    return centres[y] + 0.3 * torch.randn(len(y), 4, generator=random), y
-
-
 @pytest.fixture(params=METHODS)
 def name(request):
     return request.param
 
 
-def problem(scenario="domain", task_free=False):
-    x, y = blobs(tasks=2)
-    config = StreamConfig(scenario=scenario, batch_size=20, epochs=5, task_free=task_free)
-    return from_arrays(x, y, x, y, classes_per_task=2, config=config)
-
-
-@pytest.mark.parametrize("task_free", [False, True])
-@pytest.mark.parametrize("scenario", ["task", "domain", "class"])
-def test_learns_a_trivial_task(name, scenario, task_free):
-    x, y = blobs()
-    config = StreamConfig(scenario=scenario, task_free=task_free, batch_size=20, epochs=10)
-    stream = from_arrays(x, y, *blobs(), tasks=[(0, 1)], config=config)
-    matrix = run(stream, create(name, stream.problem, seed=1, **small(name)))
-    assert matrix.average_accuracy > 0.97
-
-
-def test_task_il_never_leaves_the_head_of_the_task(name):
-    stream = problem("task")
-    learner = create(name, stream.problem, seed=1, **small(name))
-    run(stream, learner)
-    x = torch.randn(10, 4)
-    for task, outputs in enumerate(stream.problem.task_outputs):
-        probabilities = learner.predict(x, torch.full((10,), task))
-        outside = [unit for unit in range(stream.problem.outputs) if unit not in outputs]
-        assert (probabilities[:, outside] == 0).all()
-        torch.testing.assert_close(probabilities.sum(1), torch.ones(10))
-
-
-@pytest.mark.parametrize("stop", [0, 1, 7, 50, 51, 52, 75])
-def test_resumes_bit_identically_through_files(name, stop, tmp_path):
-    stream = problem()
-    whole = create(name, stream.problem, seed=1, **small(name))
-    first = create(name, stream.problem, seed=1, **small(name))
-    events = list(stream.events())
-
-    def feed(learner, part):
-        out = []
-        for event in part:
-            if hasattr(event, "x"):
-                out.append(learner.observe(event.x, event.y, event.task))
-            else:
-                learner.end_task()
-        return out
-
-    straight = feed(whole, events)
-    before = feed(first, events[:stop])
-    save_state(tmp_path / "state.json", first.state_dict())
-    torch.manual_seed(12345)  # what happens outside must not matter
-    second = create(name, stream.problem, seed=99, **small(name))
-    second.load_state_dict(load_state(tmp_path / "state.json"))
-    after = feed(second, events[stop:])
-    assert before + after == straight
-    save_state(tmp_path / "a.json", whole.state_dict())
-    save_state(tmp_path / "b.json", second.state_dict())
-    assert same(load_state(tmp_path / "a.json"), load_state(tmp_path / "b.json"))
-    x = torch.randn(5, 4)
-    assert torch.equal(whole.predict(x), second.predict(x))
-
-
-def test_leaves_the_global_random_state_alone_and_does_not_depend_on_it(name):
-    stream = problem()
-    learners = []
-    for outside in (1, 2):
-        torch.manual_seed(outside)
-        before = torch.get_rng_state()
-        learner = create(name, stream.problem, seed=5, **small(name))
-        batch = next(iter(stream))
-        terms = learner.observe(batch.x, batch.y)
-        learner.predict(batch.x)
-        assert torch.equal(torch.get_rng_state(), before)
-        learners.append((terms, learner.predict(batch.x)))
-    assert learners[0][0] == learners[1][0]
-    assert torch.equal(learners[0][1], learners[1][1])
-
-
-def test_predicting_changes_nothing(name):
-    stream = problem()
-    learner = create(name, stream.problem, seed=1, **small(name))
-    for event in list(stream)[:10]:
-        learner.observe(event.x, event.y)
-    before = copy.deepcopy(learner.state_dict())
-    learner.predict(torch.randn(7, 4))
-    assert same(before, learner.state_dict())
-
-
-def test_rejects_bad_input_and_stays_as_it_was(name):
-    learner = create(name, Problem((4,), 2), seed=1, **small(name))
-    x, y = torch.randn(3, 4), torch.tensor([0, 1, 0])
-    nan = x.clone()
-    nan[1, 2] = torch.nan
-    before = copy.deepcopy(learner.state_dict())
-    cases = [
-        ((nan, y), "NaN"),
-        ((x / 0, y), "NaN or infinite"),
-        ((x[:, :3], y), "shape"),
-        ((x[:0], y[:0]), "empty"),
-        ((x, y[:2]), "targets"),
-        ((x, y.float()), "targets"),
-        ((x, torch.tensor([0, 1, 2])), "between 0 and 1"),
-        ((x, torch.tensor([0, -1, 1])), "between 0 and 1"),
-        ((x.long(), y), "floating"),
-        ((x, y, torch.tensor([0, 0, 0])), "Task-IL"),
-    ]
-    for arguments, words in cases:
-        with pytest.raises(InputError, match=words):
-            learner.observe(*arguments)
-    assert same(before, learner.state_dict())
-    with pytest.raises(InputError, match="NaN"):
-        learner.predict(nan)
-    aware = create(name, Problem((4,), 4, ((0, 1), (2, 3))), seed=1, **small(name))
-    with pytest.raises(InputError, match="task ids"):
-        aware.observe(x, y)
-    with pytest.raises(InputError, match="between 0 and 1"):
-        aware.observe(x, y, torch.tensor([0, 1, 2]))
+@pytest.mark.parametrize("check", LEARNER_CHECKS)
+def test_every_method_keeps_the_contract(name, check):
+    LEARNER_CHECKS[check](LearnerCase(name, small(name)))
 
 
 def test_state_of_another_learner_is_refused(name):
@@ -174,6 +43,30 @@ def test_state_of_another_learner_is_refused(name):
     other = create(name, Problem((4,), 2), **small(name, hidden=(17,), random_features=17))
     with pytest.raises(RunError, match="does not fit"):
         learner.load_state_dict(other.state_dict())
+
+
+def test_what_is_wrong_with_a_batch_is_named():
+    learner = create("naive", Problem((4,), 2), seed=1, **small("naive"))
+    x, y = torch.randn(3, 4), torch.tensor([0, 1, 0])
+    nan = x.clone()
+    nan[1, 2] = torch.nan
+    cases = [
+        ((nan, y), "1 of 3 inputs hold NaN"),
+        ((x / 0, y), "NaN or infinite"),
+        ((x[:, :3], y), "shape"),
+        ((x[:0], y[:0]), "empty"),
+        ((x, y[:2]), "targets"),
+        ((x, y.float()), "targets"),
+        ((x, torch.tensor([0, 1, 2])), "between 0 and 1"),
+        ((x.long(), y), "floating"),
+        ((x, y, torch.tensor([0, 0, 0])), "Task-IL"),
+    ]
+    for arguments, words in cases:
+        with pytest.raises(InputError, match=words):
+            learner.observe(*arguments)
+    aware = create("naive", Problem((4,), 4, ((0, 1), (2, 3))), seed=1, **small("naive"))
+    with pytest.raises(InputError, match="task ids"):
+        aware.observe(x, y)
 
 
 def test_unknown_names_suggest_the_nearest():
@@ -198,7 +91,7 @@ def test_naive_forgets_joint_does_not():
 
 
 def test_hvcl_posteriors_become_priors_at_a_boundary_and_only_there():
-    stream = problem()
+    stream = tiny_stream()
     learner = create("hvcl", stream.problem, seed=1, **small("hvcl"))
     layer = learner.network.head
     for event in list(stream)[:30]:
@@ -224,7 +117,7 @@ def test_hvcl_knows_the_size_of_each_task_with_boundaries_and_takes_a_constant_w
 
 
 def test_hvcl_cyclic_schedule_starts_anew_with_every_task():
-    stream = problem()
+    stream = tiny_stream()
     learner = create("hvcl", stream.problem, seed=1, **small("hvcl"))
     seen = []
     for event in stream:
@@ -261,7 +154,7 @@ def test_hvcl_strong_expert_kl_keeps_the_first_task_weak_one_forgets_it():
 
 
 def test_hvcl_predictive_samples_average_out_and_are_reproducible():
-    stream = problem()
+    stream = tiny_stream()
     mean, one, many = (
         create("hvcl", stream.problem, seed=1, initial_sigma=1.0, samples=samples, **small("hvcl")) for samples in (0, 1, 64)
     )

@@ -58,12 +58,12 @@ class Witness(Agent):
     def on_task_end(self):
         self.told.append(("end",))
 
-    parameters = 0
+    num_parameters = 0
 
     def state_dict(self):
         return {}
 
-    def load_state_dict(self, state):
+    def restore(self, state):
         pass
 
 

@@ -445,3 +445,17 @@ def test_a_negative_seed_is_refused_at_once() -> None:
     except InputError:
         return
     pytest.fail("a negative seed was taken")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_the_events_without_the_ends_of_tasks(kind: str) -> None:
+    stream = make(**KINDS[kind])
+    events = [event for event in stream if isinstance(event, Batch)]
+    batches = list(stream.batches())
+    assert len(batches) == len(events) == len(stream) - len(stream.tasks)
+    assert all(torch.equal(x, event.x) and torch.equal(y, event.y) for (x, y), event in zip(batches, events, strict=True))
+
+
+def test_batches_of_task_il_need_their_task_ids() -> None:
+    with pytest.raises(InputError, match="task ids"):
+        make(scenario="task").batches()

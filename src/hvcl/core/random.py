@@ -51,5 +51,5 @@ class RandomState:
         return self._state.clone()
 
     def load_state(self, state: Tensor) -> None:
-        """From a checkpoint."""
-        self._state = state.clone()
+        """From a checkpoint; what is no state of torch's generator raises an error, and nothing has changed."""
+        self._state = torch.Generator().set_state(state).get_state()

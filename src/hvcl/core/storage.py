@@ -19,8 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from hvcl.core.errors import RunError
-
-_TENSOR = "__tensor__"
+from hvcl.core.state import join_tensors, split_tensors
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -62,8 +61,7 @@ def read_json(path: Path) -> Any:
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
     """Save nested dicts and lists of tensors and plain values as `path` (JSON) and a tensor file beside it."""
-    tensors: dict[str, Tensor] = {}
-    plain = _take_out(state, tensors, "")
+    plain, tensors = split_tensors(state)
     content = save(tensors)
     number = _number_of(path) + 1
     name = f"{path.stem}-{number}.safetensors"
@@ -89,7 +87,7 @@ def load_state(path: Path) -> dict[str, Any]:
     if checksum(content) != digest:
         raise RunError(f"{tensor_path} is damaged: its checksum does not match. Start the run anew with --force")
     try:
-        state: dict[str, Any] = _put_back(plain, load(content))
+        state: dict[str, Any] = join_tensors(plain, load(content))
     except SafetensorError as error:
         raise RunError(f"{tensor_path} is damaged ({error})") from None
     except KeyError as error:
@@ -102,30 +100,6 @@ def _number_of(path: Path) -> int:
         return 0
     number = read_json(path).get("number")
     return int(number) if isinstance(number, int) else 0
-
-
-def _take_out(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
-    """Replace every tensor by a reference to its place."""
-    if isinstance(value, Tensor):
-        tensors[place] = value.detach().cpu().contiguous().clone()
-        return {_TENSOR: place}
-    if isinstance(value, dict):
-        return {str(key): _take_out(item, tensors, f"{place}/{key}") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_take_out(item, tensors, f"{place}/{i}") for i, item in enumerate(value)]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(f"{place} is a {type(value).__name__}: a state holds tensors, numbers, strings, lists and dicts")
-
-
-def _put_back(value: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, dict):
-        if _TENSOR in value:
-            return tensors[value[_TENSOR]]
-        return {key: _put_back(item, tensors) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_put_back(item, tensors) for item in value]
-    return value
 
 
 def tensor_bytes(value: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 
 import torch
@@ -93,7 +94,25 @@ class FeatureMap(ABC):
             raise RunError(
                 "the saved feature map does not fit this one, which is fitted already: others may use it, build a new one"
             )
-        self.state = {name: value.clone() for name, value in state.items()}
+        before, self.state = self.state, {name: value.clone() for name, value in state.items()}
+        if state:
+            try:
+                self(torch.zeros(1, *self.input_shape))
+                fits = state["shift"].dtype == state["scale"].dtype == torch.float32
+            except (KeyError, RuntimeError, TypeError, ValueError):
+                fits = False
+            if not fits:
+                self.state = before
+                raise RunError("the saved feature map does not fit this one: was it made with other settings?")
+
+    def rebuilds(self, other: FeatureMap) -> bool:
+        """Whether this map, which is not fitted, becomes `other` by loading its state."""
+        made = copy.copy(self)
+        try:
+            made.load_state_dict(other.state_dict())
+        except RunError:
+            return False
+        return other.fitted and made.same_as(other)
 
     def same_as(self, other: FeatureMap) -> bool:
         """Whether the two maps give the same features, number by number."""

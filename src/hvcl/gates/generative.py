@@ -117,7 +117,7 @@ class GenerativeGate:
         return self._learned.expert_counts
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Number of learned values that p(m|z) depends on."""
         components = len(self._learned.keys)
         return components * (1 + self.dim) + (self.dim * (self.dim + 1) // 2 if self._learned.tied else components * self.dim)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvcl.core.errors import InputError
+from hvcl.core.errors import InputError, RunError
 
 
 class ComponentStatistics:
@@ -125,9 +125,15 @@ class ComponentStatistics:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.keys = [(int(expert), int(label)) for expert, label in state["keys"]]
+        keys = [(int(expert), int(label)) for expert, label in state["keys"]]
+        by_key = ("count", "total", "sketch_total", *(() if self.tied else ("square",)))
         for name in ("count", "total", "square", "sketch_total", "sketch_square"):
-            setattr(self, name, state[name].clone())
+            own, saved = getattr(self, name), state[name]
+            shape = (len(keys), *own.shape[1:]) if name in by_key else tuple(own.shape)
+            if tuple(saved.shape) != shape or saved.dtype != own.dtype:
+                raise RunError(f"the saved gate does not fit this one: {name} has shape {tuple(saved.shape)}, expected {shape}")
+            setattr(self, name, saved.clone())
+        self.keys = keys
 
 
 def cholesky(covariance: Tensor) -> Tensor:

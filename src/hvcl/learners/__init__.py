@@ -8,6 +8,7 @@ from hvcl.learners.methods.exact import Exact, ExactConfig
 from hvcl.learners.methods.growing import Growing, GrowingConfig
 from hvcl.learners.methods.hvcl import HVCL, HVCLConfig
 from hvcl.learners.registry import Method, create, known_methods, method, register
+from hvcl.learners.saving import load
 
 __all__ = [
     "HVCL",
@@ -22,6 +23,7 @@ __all__ = [
     "Method",
     "create",
     "known_methods",
+    "load",
     "merge",
     "method",
     "register",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -11,10 +12,10 @@ from torch import Tensor, nn
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
 from hvcl.core.random import float32
+from hvcl.core.state import State, replace_state
 from hvcl.learners.experts import ExpertLog
 
-State = dict[str, Any]
-"""Nested dicts and lists of tensors, numbers, strings, booleans and None: what a checkpoint can hold without pickling."""
+__all__ = ["Learner", "State"]
 
 
 class Learner(ABC):
@@ -29,6 +30,9 @@ class Learner(ABC):
 
     one_pass: ClassVar[bool] = False
     """Every example should be seen once: runs take one epoch unless told otherwise."""
+
+    config: Any
+    """The settings: every method keeps what its constructor was given."""
 
     network: nn.Module | None = None
     """The network, where there is one: expert usage is read from it."""
@@ -79,16 +83,42 @@ class Learner(ABC):
 
     @property
     @abstractmethod
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Number of learned numbers that predictions depend on."""
 
     @abstractmethod
     def state_dict(self) -> State:
         """All of it: weights, priors, optimiser, random state."""
 
-    @abstractmethod
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state`."""
+        """Go on bit-identically from `state`, which a learner with the same problem and settings gave.
+
+        A state that does not fit (of another method or problem, with other shapes, with missing or unknown keys) raises
+        `RunError`, which says where, and nothing has changed.
+        """
+        with float32():
+            replace_state(self, state, "learner")
+
+    @abstractmethod
+    def restore(self, state: State) -> None:
+        """`load_state_dict` without the precautions: what a method implements.
+
+        It may raise any error half-way, and is then called again with the learner's own state of before. It must not depend on
+        what the learner has learned, nor keep tensors of `state` that it changes in place.
+        """
+
+    def save(self, path: str | Path) -> None:
+        """Write the learner to one file, from which `hvcl.load` builds it again; atomically, also over an older file.
+
+        The file holds the method's name, problem, settings and state, as safetensors with JSON in its header. A learner that was
+        given parts which a file cannot hold (a feature map of one's own, say) raises `InputError`.
+        """
+        from hvcl.learners.saving import save  # it knows all methods, which know this
+
+        save(self, path)
+
+    def check_savable(self) -> None:
+        """Raise `InputError` if the learner cannot be built again from its problem, settings and state."""
 
     def accept_inputs(self, x: Tensor, task: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Inputs in float32 and task ids as int64, without a gradient; `InputError` for what does not fit the problem."""

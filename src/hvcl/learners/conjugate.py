@@ -111,6 +111,8 @@ class SharedExperts:
         """Restore what `state_dict` returned, but for the feature map, which the constructor takes."""
         self.columns = {(int(expert), int(label)): i for i, (expert, label) in enumerate(state["columns"])}
         self.head.load_state_dict(state["head"])
+        if self.head.classes != len(self.columns):
+            raise ValueError(f"it has {self.head.classes} columns, and names {len(self.columns)}")
         if self.gate is not None:
             self.gate.load_state_dict(state["gate"])
 

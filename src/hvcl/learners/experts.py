@@ -87,7 +87,8 @@ class ExpertLog:
         self.seen = int(state["seen"])
         self._records = {}
         for saved in state["records"]:
-            record = ExpertRecord(**saved)
+            expert, step, after, examples = (int(saved[n]) for n in ("expert", "opened_step", "opened_after", "examples"))
+            record = ExpertRecord(expert, step, after, examples)
             # JSON knows neither integer keys nor tuples
             record.labels = {int(label): int(count) for label, count in saved["labels"].items()}
             record.stretches = [(int(first), int(last), int(count)) for first, last, count in saved["stretches"]]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from hvcl.core.errors import InputError
 from hvcl.features import FeatureChoice, FeatureMap, InputFeatures, PatchFeatures
 from hvcl.gates import GenerativeGate
 from hvcl.learners.base import State
@@ -94,9 +96,14 @@ class FeatureGate:
         return self.gate.probabilities(self.features(x)).float()
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Number of learned values that p(m|x) depends on."""
-        return 0 if self.gate is None else self.gate.parameters
+        return 0 if self.gate is None else self.gate.num_parameters
+
+    def check_savable(self) -> None:
+        """Raise `InputError` for a custom feature map, which the settings do not describe."""
+        if self._custom is not None and not self._choice().make(isinstance(self._custom, PatchFeatures)).rebuilds(self._custom):
+            raise InputError("a feature map of your own cannot be built again from a file: save the learner's state_dict()")
 
     def _end_warmup(self) -> None:
         """Fit the features to the examples of the warm-up; the gate's first expert learns them."""
@@ -148,8 +155,12 @@ class FeatureGate:
         self.seed = int(state["seed"])
         self.features, self.gate = self._custom, None
         if state["gate"] is not None:
-            self.features = self._custom or self._choice().make(bool(state["pictures"]))
+            # a custom map may be used elsewhere, and stays as it was
+            self.features = copy.copy(self._custom) if self._custom else self._choice().make(bool(state["pictures"]))
             self.features.load_state_dict(state["features"])
             self.gate = self._new_gate(self.features)
             self.gate.load_state_dict(state["gate"])
-        self.warmup.batches = [(x.clone(), y.clone(), None) for x, y in state["waiting"]]
+        batches = [(x.clone(), y.clone(), None) for x, y in state["waiting"]]
+        if any(x.shape != (len(y), *self.input_shape) or y.dim() != 1 for x, y, _ in batches):
+            raise ValueError(f"the examples of the warm-up are not of shape {self.input_shape}")
+        self.warmup.batches = batches  # type: ignore[assignment]

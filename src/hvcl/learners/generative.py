@@ -27,10 +27,11 @@ from torch.nn import functional as F
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
 from hvcl.core.random import RandomState
+from hvcl.core.state import tensor_like
 from hvcl.generative import Generated, Layers, LikelihoodName, MoVEVAE, sample_from
 from hvcl.learners.base import State
 from hvcl.learners.boundaries import BoundaryDetector
-from hvcl.learners.gradient import GradientConfig, GradientLearner, saved_state_fits
+from hvcl.learners.gradient import GradientConfig, GradientLearner
 
 
 @dataclass(frozen=True)
@@ -313,12 +314,12 @@ class GenerativeReplay(GradientLearner):
         detector = None if self.detector is None else self.detector.state_dict()
         return super().state_dict() | own | {"tasks_seen": sorted(self._tasks_seen), "finder": detector}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
-        with saved_state_fits():
-            if self.detector is not None:
-                self.detector.load_state_dict(state["finder"])
-            self.finished = int(state["finished"])
-            self.seen, self.known = (state[name].to(self.device, copy=True) for name in ("seen", "known"))
-            self.heads, self._tasks_seen = state["heads"].clone(), {int(task) for task in state["tasks_seen"]}
+        super().restore(state)
+        if self.detector is not None:
+            self.detector.load_state_dict(state["finder"])
+        self.finished = int(state["finished"])
+        self.seen, self.known = (tensor_like(state[name], self.seen, name) for name in ("seen", "known"))
+        self.heads = tensor_like(state["heads"], torch.zeros(len(state["heads"]), dtype=torch.long), "heads")
+        self._tasks_seen = {int(task) for task in state["tasks_seen"]}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hvcl.core.errors import InputError, RunError
+from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
 from hvcl.core.random import RandomState
 from hvcl.learners.base import Learner, State
@@ -132,7 +130,7 @@ class GradientLearner(Learner):
         return self.logits(x, task).softmax(1)
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Number of trainable numbers in the network."""
         return sum(parameter.numel() for parameter in self.network.parameters())
 
@@ -144,22 +142,11 @@ class GradientLearner(Learner):
             "random": self.random.state(),
         }
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        with saved_state_fits():
-            self.network.load_state_dict(state["network"])
-            load_optimizer_state(self.optimizer, state["optimizer"])
-            self.random.load_state(state["random"])
-
-
-@contextmanager
-def saved_state_fits() -> Iterator[None]:
-    """Loading a state inside: whatever is missing or of another kind or size becomes a `RunError` that says so."""
-    try:
-        yield
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise RunError(f"the saved state does not fit this learner ({reason}): was it made with other settings?") from None
+        self.network.load_state_dict(state["network"])
+        load_optimizer_state(self.optimizer, state["optimizer"])
+        self.random.load_state(state["random"])
 
 
 def _device(name: str) -> torch.device:

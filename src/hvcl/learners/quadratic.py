@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.state import tensors_like
 from hvcl.learners.base import State
 from hvcl.learners.gradient import GradientConfig, GradientLearner, Terms
 from hvcl.learners.memory.examples import Stored
@@ -95,10 +96,10 @@ class Quadratic:
         """Importances, centres and the constant."""
         return {"importance": self.importance, "centre": self.centre, "rest": self.rest}
 
-    def load_state_dict(self, state: State, device: torch.device) -> None:
-        """Restore what `state_dict` returned."""
-        self.importance = {name: value.to(device) for name, value in state["importance"].items()}
-        self.centre = {name: value.to(device) for name, value in state["centre"].items()}
+    def load_state_dict(self, state: State, network: nn.Module) -> None:
+        """Go on from `state`, which is of the weights of `network`."""
+        weights = dict(network.named_parameters()) if state["importance"] else {}
+        self.importance, self.centre = tensors_like(state["importance"], weights), tensors_like(state["centre"], weights)
         self.rest = float(state["rest"])
 
 
@@ -125,10 +126,10 @@ class QuadraticLearner(GradientLearner):
         """As any network's, and the penalty."""
         return super().state_dict() | {"penalty": self.penalty.state_dict()}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
-        self.penalty.load_state_dict(state["penalty"], self.device)
+        super().restore(state)
+        self.penalty.load_state_dict(state["penalty"], self.network)
 
 
 class MeasuredLearner(QuadraticLearner):
@@ -163,7 +164,7 @@ class MeasuredLearner(QuadraticLearner):
         """As any quadratic learner's, and the current task's examples."""
         return super().state_dict() | {"data": self.data.state_dict()}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
+        super().restore(state)
         self.data.load_state_dict(state["data"])

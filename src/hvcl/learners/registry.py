@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hvcl.core.configuration import configure
+from hvcl.core.plugins import load_plugins
 from hvcl.core.problem import Problem
 from hvcl.core.random import float32
 from hvcl.core.registry import Registry, first_line
@@ -29,6 +30,9 @@ class Method:
 
 _METHODS: Registry[Method] = Registry("method")
 
+ENTRY_POINTS = "hvcl.methods"
+"""Entry points by which installed packages make their methods known."""
+
 
 def register(name: str, config: type[Any]) -> Callable[[LearnerClass], LearnerClass]:
     """Class decorator: make a learner known by `name`. Its constructor takes (problem, config, seed).
@@ -45,12 +49,15 @@ def register(name: str, config: type[Any]) -> Callable[[LearnerClass], LearnerCl
 
 
 def known_methods() -> dict[str, Method]:
-    """All registered methods by name."""
+    """All registered methods by name, those of installed packages included."""
+    load_plugins(ENTRY_POINTS, _METHODS)
     return dict(_METHODS)
 
 
 def method(name: str) -> Method:
-    """The method called `name`."""
+    """The method called `name`; unknown names raise `UnknownNameError`."""
+    if name not in _METHODS:
+        load_plugins(ENTRY_POINTS, _METHODS)
     return _METHODS[name]
 
 

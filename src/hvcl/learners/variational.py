@@ -87,7 +87,7 @@ class VariationalLearner(GradientLearner):
         """Network with posteriors and priors, optimiser, random state, number of the task."""
         return super().state_dict() | {"task": self.task}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
+        super().restore(state)
         self.task = int(state["task"])

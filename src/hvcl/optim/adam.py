@@ -326,7 +326,7 @@ class VariationalAdam(torch.optim.Optimizer):
         self._states, self._others, self._repeats = [None] * len(self.posteriors), {}, [None] * len(self.posteriors)
         for posterior in self.posteriors:
             posterior.collector.clear()
-            kl = self.state[posterior.mean].get("kl")
+            kl = self.state.get(posterior.mean, {}).get("kl")
             if kl is not None:
                 posterior.remember_kl(kl)
 

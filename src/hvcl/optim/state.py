@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 
 from hvcl.core.errors import InputError
+from hvcl.core.state import copied
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of state tensors by name, where they differ from the parameter's own."""
+
+OPTIONAL = frozenset({"kl"})
+"""What only some parameters have in their state."""
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -21,7 +25,8 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     Keys that JSON has turned into strings become numbers again. A state that does not fit raises `InputError`, and the optimiser
     is as it was.
     """
-    moments = {int(key): value for key, value in state["state"].items()}
+    # copies: torch's optimisers would go on in the very tensors that they are given
+    moments = {int(key): copied(value) for key, value in state["state"].items()}
     document = {"state": moments, "param_groups": state["param_groups"]}
     shapes = getattr(optimizer, "state_shapes", dict)
     check_optimizer_state(optimizer, document, shapes())
@@ -38,6 +43,9 @@ def check_optimizer_state(
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     _check_groups(optimizer.param_groups, state["param_groups"])
+    kinds = {frozenset(entries) - OPTIONAL for entries in state["state"].values()}
+    if len(kinds) > 1:
+        raise InputError("the optimiser's state does not fit: it is not complete")
     for number, entries in state["state"].items():
         if not 0 <= number < len(parameters):
             raise InputError(f"the optimiser's state is of a parameter number {number}, and there are {len(parameters)}")
@@ -62,6 +70,8 @@ def _check_groups(ours: list[dict[str, Any]], theirs: Any) -> None:
     for mine, saved in zip(ours, theirs, strict=True):
         if not isinstance(saved, dict) or len(saved.get("params", ())) != len(mine["params"]):
             raise InputError("the optimiser's state does not fit: it has another number of parameters")
+        for name in saved.keys() ^ mine.keys():
+            raise InputError(f"the optimiser's state does not fit: {name} is {'missing' if name in mine else 'unknown'}")
         for name, value in mine.items():
             if name != "params" and not _alike(value, saved.get(name)):
                 raise InputError(

@@ -214,9 +214,18 @@ class MatrixNormal:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; `RunError` if it has another number of features."""
-        shapes = [panel.shape for panel in self.panels]
-        if [panel.shape for panel in state["panels"]] != shapes:
+        if [(panel.shape, panel.dtype) for panel in state["panels"]] != [(panel.shape, panel.dtype) for panel in self.panels]:
             raise RunError(f"the saved sums are not of {self.features} features: were they made with other settings?")
+        outputs = len(state["target_sum"])
+        expected = {
+            "feature_sum": (self.features,),
+            "cross": (self.features, outputs),
+            "target_sum": (outputs,),
+            "target_square": (outputs, outputs),
+        }
+        for name, shape in expected.items():
+            if tuple(state[name].shape) != shape or state[name].dtype != getattr(self, name).dtype:
+                raise RunError(f"the saved {name} is {state[name].dtype} of shape {tuple(state[name].shape)}, expected {shape}")
         self.count, self.peak = int(state["count"]), int(state["peak"])
         self.panels = [panel.clone() for panel in state["panels"]]
         self.feature_sum, self.cross = state["feature_sum"].clone(), state["cross"].clone()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hvcl.rl.replay import Transitions as Transitions
     from hvcl.rl.sac import SAC as SAC
     from hvcl.rl.sac import SACConfig as SACConfig
+    from hvcl.rl.saving import load as load
     from hvcl.rl.sequences import SEQUENCES as SEQUENCES
     from hvcl.rl.sequences import sequence as sequence
     from hvcl.rl.sum_tree import SumTree as SumTree
@@ -36,6 +37,7 @@ _NAMES = {
     "ppo": ("PPO", "PPOConfig"),
     "replay": ("PrioritizedReplay", "Transitions"),
     "sac": ("SAC", "SACConfig"),
+    "saving": ("load",),
     "sequences": ("SEQUENCES", "sequence"),
     "sum_tree": ("SumTree",),
 }

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from hvcl.core.errors import InputError, RunError
-from hvcl.core.storage import load_state, save_state
+from hvcl.core.errors import InputError
+from hvcl.core.state import State, replace_state
 from hvcl.rl.environments import Array, TaskSequence
 from hvcl.rl.part import Terms
 from hvcl.rl.replay import Transitions
@@ -18,7 +18,7 @@ from hvcl.rl.replay import Transitions
 if TYPE_CHECKING:
     from hvcl.rl.loop import Stage
 
-State = dict[str, Any]
+__all__ = ["Agent", "AgentConfig", "State"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class Agent(ABC):
         seed: of everything random.
     """
 
+    config: Any
+    """The settings: every method keeps what its constructor was given."""
     all_tasks_at_once: ClassVar[bool] = False
     """Upper bounds only: every step is taken in all tasks."""
     most_tasks: int | None = None
@@ -96,32 +98,33 @@ class Agent(ABC):
 
     @property
     @abstractmethod
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Number of learned numbers that actions depend on."""
 
     @abstractmethod
     def state_dict(self) -> State:
         """All of it: networks, optimisers, replay, random states."""
 
-    @abstractmethod
     def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned."""
+        """Go on bit-identically from `state`, which an agent of the same sizes with the same settings gave.
+
+        A state that does not fit raises `RunError`, which says where, and nothing has changed.
+        """
+        replace_state(self, state, "agent")
+
+    @abstractmethod
+    def restore(self, state: State) -> None:
+        """`load_state_dict` without the precautions: what a method implements. It may raise any error half-way."""
 
     def usage(self, observations: Array) -> dict[str, list[float]]:
         """For every layer that has experts, the share of these observations that each of them serves; empty without."""
         return {}
 
-    def save(self, path: Path) -> None:
-        """Write all of it as `path` (JSON) and a tensor file beside it."""
-        save_state(path, self.state_dict())
+    def save(self, path: str | Path) -> None:
+        """Write the agent to one file, from which `hvcl.rl.load` builds it again; atomically, also over an older file."""
+        from hvcl.rl.saving import save  # it knows all methods, which know this
 
-    def load(self, path: Path) -> None:
-        """Restore what `save` wrote; `RunError` if the agent was made with other settings."""
-        try:
-            self.load_state_dict(load_state(path))
-        except (KeyError, RuntimeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise RunError(f"{path} does not fit this agent ({reason}): was it made with other settings?") from None
+        save(self, path)
 
     def check(self, observations: Array) -> Array:
         """The observations as float32, or an `InputError` for what does not fit."""

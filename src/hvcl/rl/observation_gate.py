@@ -47,7 +47,7 @@ class ObservationGate:
         """Of each expert and place ``[experts, D]``: how often it was not zero, and sum and sum of squares of z there."""
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Number of statistics."""
         return self.counts.numel() + 3 * self.used.numel()
 

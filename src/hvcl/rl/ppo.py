@@ -217,7 +217,7 @@ class PPO(Agent):
     # -- state ----------------------------------------------------------------------------------------------------------------
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Number of trainable numbers in the actor."""
         return sum(parameter.numel() for parameter in self.actor.network.parameters())
 
@@ -232,7 +232,7 @@ class PPO(Agent):
             "position": [self.task, self.task_steps, self.step],
         }
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         self.actor.load_state_dict(state["actor"])
         self.critic.load_state_dict(state["critic"])

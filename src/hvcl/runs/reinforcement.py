@@ -164,7 +164,7 @@ class RLSession:
             "learning_areas": areas,
             "curve": [[point.time, *point.returns] for point in points],
             "usage": evaluations[-1]["usage"],
-            "parameters": self.agent.parameters,
+            "parameters": self.agent.num_parameters,
         }
 
 

@@ -224,7 +224,7 @@ class SupervisedSession(Observer):
             "layers": last["layers"],
             "experts": expert_records(self.learner),
             "generation": [record["generation"] for record in evaluations if record.get("generation")],
-            "parameters": self.learner.parameters,
+            "parameters": self.learner.num_parameters,
             "stored_bytes": tensor_bytes(self.learner.state_dict()),
             "steps": self.step,
         }

@@ -126,6 +126,16 @@ class Stream:
     def __iter__(self) -> Iterator[Batch | TaskEnd]:
         return self.events()
 
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """All batches as pairs (x, y), for loops of one's own: ``for x, y in stream.batches(): learner.observe(x, y)``.
+
+        The ends of tasks are left out, and with them the moments to call `Learner.end_task`: learners that need boundaries, and
+        Task-IL, whose batches come with task ids (`InputError` here), want `events` or `hvcl.run`.
+        """
+        if self.config.scenario is Scenario.TASK:
+            raise InputError("batches of a Task-IL stream come with task ids: iterate over events(), or use hvcl.run")
+        return ((event.x, event.y) for event in self.events() if isinstance(event, Batch))
+
     def _batch(self, segment: int, step: int) -> Batch:
         positions, origin = self._schedule.batch(segment, step)
         only = self._schedule.only_task(segment)

@@ -34,7 +34,7 @@ def test_the_shared_pass_gives_exactly_the_numbers_of_separate_runs(monkeypatch,
         assert found["ridges"] == [learner.experts.head.model.posterior().ridge]
         assert found["opened_after"] == [r.opened_after for r in learner.expert_log.records]
         assert found["features"] == 150
-        assert found["parameters"] == learner.parameters
+        assert found["parameters"] == learner.num_parameters
         assert together.learner.expert_log.state_dict() == learner.expert_log.state_dict()
         assert found["seconds"] > 0
     assert "after task 5" in capsys.readouterr().out

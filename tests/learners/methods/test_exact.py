@@ -327,8 +327,8 @@ def test_predictions_before_anything_is_learned_and_while_examples_wait():
     assert torch.equal(learner.predict(x), ready.predict(x))
     assert (learner.predict(x).argmax(1) == y).double().mean() > 0.9
     assert identical(before, learner.state_dict())
-    assert learner.parameters == 0
-    assert ready.parameters == 61 * 4 - 61 * 2
+    assert learner.num_parameters == 0
+    assert ready.num_parameters == 61 * 4 - 61 * 2
 
 
 def test_a_single_example_is_enough_to_go_on():

@@ -29,7 +29,7 @@ def test_every_weight_and_bias_has_a_posterior_that_becomes_the_prior():
     learner = create("vcl", Problem((3,), 2, task_examples=(10, 10)), **SMALL)
     found = posteriors(learner)
     assert sum(p.mean.numel() for p in found) == 3 * 4 + 4 + 4 * 2 + 2
-    assert learner.parameters == 2 * (3 * 4 + 4 + 4 * 2 + 2)
+    assert learner.num_parameters == 2 * (3 * 4 + 4 + 4 * 2 + 2)
     for p in found:
         assert (p.prior_mean == 0).all()
         torch.testing.assert_close(p.prior_log_sigma.exp(), torch.ones_like(p.rho))

@@ -114,8 +114,8 @@ class EpisodicLearner(GradientLearner):
         """As any network's, the memory, and the position in the stream."""
         return super().state_dict() | {"episodes": self.episodes.state(), "step": self.step}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
+        super().restore(state)
         self.episodes.load_state(state["episodes"])
         self.step = int(state["step"])

@@ -60,6 +60,6 @@ def from_state(state: State, like: Stored) -> Stored:
     """What `Stored.state` saved, of the same kind as `like`; anything else is refused."""
     columns = like.columns()
     fits = state.keys() == columns.keys() and all(state[name].shape[1:] == column.shape[1:] for name, column in columns.items())
-    if not fits:
+    if not fits or len({len(column) for column in state.values()}) != 1:
         raise RunError("the saved memory does not fit this learner: was it made with other settings?")
     return Stored(**{name: state[name].to(column.device, column.dtype, copy=True) for name, column in columns.items()})

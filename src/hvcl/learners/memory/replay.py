@@ -69,9 +69,9 @@ class ReplayLearner(GradientLearner):
         """As any network's, and the memory."""
         return super().state_dict() | {"reservoir": self.reservoir.state()}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
+        super().restore(state)
         self.reservoir.load_state(state["reservoir"])
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
 from hvcl.learners.base import State
-from hvcl.learners.memory.examples import Stored
+from hvcl.learners.memory.examples import Stored, from_state, room_for
 
 CHUNK = 256
 """Examples that are processed at once."""
@@ -46,6 +46,7 @@ class TaskData:
         self._limit = limit
         self._task = 0
         self._count = 0
+        self._nothing = room_for(0, problem, torch.device("cpu"))
         self._parts: list[Stored] = []
 
     @property
@@ -86,4 +87,4 @@ class TaskData:
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         self._task, self._count = int(state["task"]), int(state["count"])
-        self._parts = [Stored(**part) for part in state["parts"]]
+        self._parts = [from_state(part, self._nothing) for part in state["parts"]]

@@ -52,9 +52,9 @@ class AGEM(ReplayLearner):
         """As with any memory, and what of it is past."""
         return super().state_dict() | {"past": self.past}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
+        super().restore(state)
         self.past = None if state["past"] is None else int(state["past"])
 
 

@@ -26,7 +26,6 @@ from hvcl.generative import Generator, MoVEVAE
 from hvcl.generative.generator import frozen, frozen_from, frozen_state
 from hvcl.learners.base import State
 from hvcl.learners.generative import GenerativeConfig, GenerativeReplay, Replayed
-from hvcl.learners.gradient import saved_state_fits
 from hvcl.learners.registry import register
 from hvcl.objective import Objective
 
@@ -92,10 +91,9 @@ class DGR(GenerativeReplay):
         copies = {"teacher": frozen_state(self.teacher), "dreamer": frozen_state(self.dreamer)}
         return super().state_dict() | {"generator": self.generator.state_dict(), "copies": copies}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
-        with saved_state_fits():
-            self.generator.load_state_dict(state["generator"])
-            self.teacher = frozen_from(self.network, state["copies"]["teacher"])
-            self.dreamer = frozen_from(self.generator.vae, state["copies"]["dreamer"])
+        super().restore(state)
+        self.generator.load_state_dict(state["generator"])
+        self.teacher = frozen_from(self.network, state["copies"]["teacher"])
+        self.dreamer = frozen_from(self.generator.vae, state["copies"]["dreamer"])

@@ -258,7 +258,7 @@ class Exact(Learner):
         return p / p.sum(1, keepdim=True)
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Number of weights of all heads."""
         heads = [] if self.experts is None else self.experts.heads
         return sum((head.model.features + 1) * head.classes for head in heads)
@@ -277,27 +277,30 @@ class Exact(Learner):
             "log": self.expert_log.state_dict(),
         }
 
-    def load_state_dict(self, state: State) -> None:
+    def check_savable(self) -> None:
+        """A custom feature map is not in the settings; one that was taken over from another learner is."""
+        if self.custom_features is not None:
+            made = self._choice(0).make(isinstance(self.custom_features, PatchFeatures))
+            if not made.rebuilds(self.custom_features):
+                raise InputError("a feature map of your own cannot be built again from a file: save the learner's state_dict()")
+
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned; `RunError` if it was made with other settings."""
-        try:
-            if state["config"] != to_json(self.config):
-                raise RunError("the saved state does not fit this learner: it was made with other settings")
-            self.seed, self.task, self.step = int(state["seed"]), int(state["task"]), int(state["step"])
-            self.warmup.batches = [(part["x"], part["y"], part["task"]) for part in state["waiting"]]
-            self.expert_log.load_state_dict(state["log"])
-            saved = state["experts"]
-            self.experts = None
-            if saved is not None:
-                self.experts = self._load_experts(saved)
-        except (KeyError, TypeError) as error:
-            raise RunError(f"the saved state does not fit this learner ({error}): was it made with other settings?") from None
+        if state["config"] != to_json(self.config):
+            raise RunError("the saved state does not fit this learner: it was made with other settings")
+        self.seed, self.task, self.step = int(state["seed"]), int(state["task"]), int(state["step"])
+        self.warmup.batches = [self.accept(part["x"], part["y"], part["task"]) for part in state["waiting"]]
+        self.expert_log.load_state_dict(state["log"])
+        saved = state["experts"]
+        self.experts = None if saved is None else self._load_experts(saved)
 
     def _load_experts(self, saved: State) -> SharedExperts | SeparateExperts:
         if self.config.separate:
             separate = SeparateExperts(self._new_map, self._make_gate, self.config.ridge)
             separate.load_state_dict(saved)
             return separate
-        features = self.custom_features or self._choice(0).make(saved["kind"] == "patches")
+        # a custom map may be used elsewhere, and stays as it was
+        features = copy.copy(self.custom_features) or self._choice(0).make(saved["kind"] == "patches")
         features.load_state_dict(saved["features"])
         shared = SharedExperts(features, self._make_gate, self.config.ridge)
         shared.load_state_dict(saved)

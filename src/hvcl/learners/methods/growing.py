@@ -24,7 +24,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hvcl.core.errors import RunError
 from hvcl.core.problem import Problem
 from hvcl.features import FeatureMap
 from hvcl.learners.base import Learner, State
@@ -156,9 +155,9 @@ class Growing(Learner):
         return self.gate.probabilities(x)
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Weights of all networks, and the gate's statistics."""
-        return self.gate.parameters + sum(member.parameters for member in self.members)
+        return self.gate.num_parameters + sum(member.num_parameters for member in self.members)
 
     # -- state -----------------------------------------------------------------------------------------------------------------
 
@@ -175,20 +174,21 @@ class Growing(Learner):
             "log": self.expert_log.state_dict(),
         }
 
-    def load_state_dict(self, state: State) -> None:
+    def check_savable(self) -> None:
+        """A custom feature map is not in the settings."""
+        self.gate.check_savable()
+
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        try:
-            self.seed = int(state["seed"])
-            self.members = []
-            self._open_up_to(len(state["members"]) - 1)
-            for number, member in enumerate(self.members):
-                prefix = f"{number}."
-                network = {k.removeprefix(prefix): v for k, v in state["network"].items() if k.startswith(prefix)}
-                member.load_state_dict(state["members"][number] | {"network": network})
-            self.gate.load_state_dict(state)
-            self.tasks = [int(task) for task in state["tasks"]]
-            self.current = None if state["current"] is None else int(state["current"])
-            self.step = int(state["step"])
-            self.expert_log.load_state_dict(state["log"])
-        except KeyError as error:
-            raise RunError(f"the saved state does not fit this learner ({error} is missing): which method made it?") from None
+        self.seed = int(state["seed"])
+        self.members = []
+        self._open_up_to(len(state["members"]) - 1)
+        for number, member in enumerate(self.members):
+            prefix = f"{number}."
+            network = {k.removeprefix(prefix): v for k, v in state["network"].items() if k.startswith(prefix)}
+            member.restore(state["members"][number] | {"network": network})
+        self.gate.load_state_dict(state)
+        self.tasks = [int(task) for task in state["tasks"]]
+        self.current = None if state["current"] is None else int(state["current"])
+        self.step = int(state["step"])
+        self.expert_log.load_state_dict(state["log"])

@@ -42,6 +42,7 @@ from torch.nn import functional as F
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.state import tensor_like
 from hvcl.learners.base import State
 from hvcl.learners.gradient import Terms
 from hvcl.learners.memory.episodes import EpisodicConfig, EpisodicLearner
@@ -211,8 +212,8 @@ class HAL(EpisodicLearner):
         """As with any episodic memory, the anchors, and the running means."""
         return super().state_dict() | {"anchors": self.anchors.state(), "class_means": self.class_means}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
+        super().restore(state)
         self.anchors = from_state(state["anchors"], self.anchors)
-        self.class_means = state["class_means"].to(self.device, copy=True)
+        self.class_means = tensor_like(state["class_means"], self.class_means, "class_means")

@@ -183,8 +183,8 @@ class HVCL(GradientLearner):
         """Network with posteriors, priors and gates; optimiser; schedules; position; random state."""
         return super().state_dict() | {"objective": self.objective.state_dict(), "task": self.task, "step": self.step}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
+        super().restore(state)
         self.objective.load_state_dict(state["objective"])
         self.task, self.step = int(state["task"]), int(state["step"])

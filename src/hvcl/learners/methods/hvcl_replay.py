@@ -31,11 +31,12 @@ from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.state import tensors_like
 from hvcl.generative import Generator, MoVEVAE, move_layers
 from hvcl.generative.generator import frozen, frozen_from, frozen_state
 from hvcl.learners.base import State
 from hvcl.learners.generative import DistillingConfig, GenerativeReplay, Replayed, at_least_one
-from hvcl.learners.gradient import Terms, saved_state_fits
+from hvcl.learners.gradient import Terms
 from hvcl.learners.methods.exact import Exact, ExactConfig
 from hvcl.learners.methods.hvcl import HVCL, HVCLConfig
 from hvcl.learners.registry import register
@@ -239,20 +240,26 @@ class HVCLReplay(GenerativeReplay, HVCL):
             }
         )
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
-        with saved_state_fits():
-            self.generator.load_state_dict(state["generator"])
-            pool = state["pool"]
-            self.pool = None
-            if pool is not None:
-                x, targets, condition = (pool[name].to(self.device, copy=True) for name in ("x", "targets", "condition"))
-                task = pool.get("task")
-                self.pool = Replayed(x, targets, None if task is None else task.to(self.device, copy=True), condition)
-            self.place = int(state["place"])
-            if self.exact is not None:
-                self.exact.load_state_dict(state["exact"])
-                self.counted = int(state["counted"])
-            self.teacher = frozen_from(self.network, state["copies"]["teacher"])
-            self.dreamer = frozen_from(self.generator.vae, state["copies"]["dreamer"])
+        super().restore(state)
+        self.generator.load_state_dict(state["generator"])
+        self.pool = None if state["pool"] is None else self._restored_pool(state["pool"])
+        self.place = int(state["place"])
+        if self.exact is not None:
+            self.exact.restore(state["exact"])
+            self.counted = int(state["counted"])
+        self.teacher = frozen_from(self.network, state["copies"]["teacher"])
+        self.dreamer = frozen_from(self.generator.vae, state["copies"]["dreamer"])
+
+    def _restored_pool(self, pool: State) -> Replayed:
+        count, problem = len(pool["x"]), self.problem
+        like = {
+            "x": torch.empty(count, *problem.input_shape, device=self.device),
+            "targets": torch.empty(count, problem.outputs, device=self.device),
+            "condition": torch.empty(count, dtype=torch.long, device=self.device),
+        }
+        if problem.task_outputs is not None:
+            like["task"] = like["condition"]
+        saved = tensors_like(pool, like)
+        return Replayed(saved["x"], saved["targets"], saved.get("task"), saved["condition"])

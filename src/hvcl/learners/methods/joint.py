@@ -50,7 +50,7 @@ class Joint(GradientLearner):
         """As any network's, and whether a restart is due."""
         return super().state_dict() | {"restart_due": self._restart_due}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
+        super().restore(state)
         self._restart_due = bool(state["restart_due"])

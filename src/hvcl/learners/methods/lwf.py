@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.state import tensor_like
 from hvcl.learners.base import State
 from hvcl.learners.gradient import GradientConfig, GradientLearner, Terms
 from hvcl.learners.registry import register
@@ -118,10 +119,10 @@ class LwF(GradientLearner):
         teacher = None if self.teacher is None else dict(self.teacher.state_dict())
         return super().state_dict() | {"teacher": teacher, "seen": self.seen, "old": self.old, "boundaries": self.boundaries}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
-        self.seen, self.old = state["seen"].clone(), state["old"].clone()
+        super().restore(state)
+        self.seen, self.old = (tensor_like(state[name], self.seen, name) for name in ("seen", "old"))
         self.boundaries = int(state["boundaries"])
         self.teacher = None
         if state["teacher"] is not None:

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.state import tensors_like
 from hvcl.learners.base import State
 from hvcl.learners.curvature import FisherLabels, Seen, label_gradients, watching
 from hvcl.learners.gradient import GradientConfig, GradientLearner
@@ -178,14 +179,12 @@ class NCL(GradientLearner):
         precisions = {name: vars(precision) for name, precision in self.precisions.items()}
         return super().state_dict() | {"data": self.data.state_dict(), "precisions": precisions}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
+        super().restore(state)
         self.data.load_state_dict(state["data"])
-        self.precisions = {
-            name: Precision(**{part: value.to(self.device) for part, value in parts.items()})
-            for name, parts in state["precisions"].items()
-        }
+        saved = state["precisions"]
+        self.precisions = {name: Precision(**tensors_like(saved[name], vars(own))) for name, own in self.precisions.items()}
 
 
 def together(weight: Tensor, bias: Tensor | None) -> Tensor:

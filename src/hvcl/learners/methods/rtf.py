@@ -32,7 +32,7 @@ from hvcl.generative import MoVEVAE
 from hvcl.generative.generator import frozen, frozen_from, frozen_state
 from hvcl.learners.base import State
 from hvcl.learners.generative import DistillingConfig, GenerativeReplay, Replayed
-from hvcl.learners.gradient import Terms, saved_state_fits
+from hvcl.learners.gradient import Terms
 from hvcl.learners.registry import register
 
 
@@ -115,7 +115,7 @@ class RtF(GenerativeReplay):
         return self.network.vae.features(x.to(self.device)).cpu()
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Those that classify: encoder and head."""
         used = (*self.network.vae.encoder.parameters(), *self.network.head.parameters())
         return sum(parameter.numel() for parameter in used)
@@ -124,8 +124,7 @@ class RtF(GenerativeReplay):
         """The network and its copy."""
         return super().state_dict() | {"teacher": frozen_state(self.teacher)}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
-        with saved_state_fits():
-            self.teacher = frozen_from(self.network, state["teacher"])
+        super().restore(state)
+        self.teacher = frozen_from(self.network, state["teacher"])

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.state import tensors_like
 from hvcl.learners.base import State
 from hvcl.learners.quadratic import QuadraticConfig, QuadraticLearner
 from hvcl.learners.registry import register
@@ -92,8 +93,8 @@ class SI(QuadraticLearner):
         """As any quadratic learner's, and the path since the last boundary."""
         return super().state_dict() | {"path": self.path, "beginning": self.beginning}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
-        self.path = {name: value.to(self.device) for name, value in state["path"].items()}
-        self.beginning = {name: value.to(self.device) for name, value in state["beginning"].items()}
+        super().restore(state)
+        weights = dict(self.network.named_parameters())
+        self.path, self.beginning = tensors_like(state["path"], weights), tensors_like(state["beginning"], weights)

@@ -137,9 +137,9 @@ class TLR(GradientLearner):
         generator = dict(self.generator.state_dict())
         return super().state_dict() | {"generator": generator, "active": self.active, "data": self.data.state_dict()}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
+        super().restore(state)
         self.generator.load_state_dict(state["generator"])
         self.active = bool(state["active"])
         self.data.load_state_dict(state["data"])

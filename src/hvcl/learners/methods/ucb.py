@@ -33,6 +33,7 @@ from torch.nn import functional as F
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.state import tensors_like
 from hvcl.layers import MoVELayer
 from hvcl.learners.base import State
 from hvcl.learners.gradient import Terms
@@ -125,7 +126,8 @@ class UCB(VariationalLearner):
         """As any variational learner's, and the learning rates."""
         return super().state_dict() | {"rates": self.rates}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
-        self.rates = {name: rate.to(self.device) for name, rate in state["rates"].items()}
+        super().restore(state)
+        sigmas = {name: posterior.sigma for name, posterior in self.posteriors().items()}
+        self.rates = tensors_like(state["rates"], sigmas) if state["rates"] else {}

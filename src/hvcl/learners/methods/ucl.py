@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.state import tensor_like
 from hvcl.layers import MoVEConv2d, MoVELayer, MoVELinear, consolidate
 from hvcl.learners.base import State
 from hvcl.learners.gradient import GradientConfig, GradientLearner, Terms
@@ -118,11 +119,12 @@ class UCL(GradientLearner):
         """Network with the values at the last boundary, optimiser, random state."""
         return super().state_dict() | {"first": self.first, "biases": self.biases}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
+        super().restore(state)
         self.first = bool(state["first"])
-        self.biases = [bias.to(self.device) for bias in state["biases"]]
+        present = [bias_of(layer) for layer in layers_of(self.network)]
+        self.biases = [tensor_like(saved, bias, "a bias") for saved, bias in zip(state["biases"], present, strict=True)]
 
 
 class NodeOptions(TypedDict):

@@ -34,7 +34,7 @@ from hvcl.core.problem import Problem
 from hvcl.layers import consolidate, sampling
 from hvcl.learners.base import State
 from hvcl.learners.gradient import Terms
-from hvcl.learners.memory.examples import Stored
+from hvcl.learners.memory.examples import Stored, from_state, room_for
 from hvcl.learners.memory.task_data import CHUNK, TaskData, join
 from hvcl.learners.registry import register
 from hvcl.learners.variational import VariationalConfig, VariationalLearner
@@ -189,11 +189,12 @@ class VCL(VariationalLearner):
         coreset = None if self.coreset is None else self.coreset.state()
         return super().state_dict() | {"data": self.data.state_dict(), "coreset": coreset}
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
+        super().restore(state)
         self.data.load_state_dict(state["data"])
-        self.coreset = None if state["coreset"] is None else Stored(**state["coreset"])
+        like = room_for(0, self.problem, torch.device("cpu"))
+        self.coreset = None if state["coreset"] is None else from_state(state["coreset"], like)
         self._held_out = None if self.coreset is None else fingerprints(self.coreset.x)
         self._tuned = None
 

@@ -67,7 +67,7 @@ class EWCPart(Part):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         super().load_state_dict(state)
-        self.penalty.load_state_dict(state["penalty"], torch.device("cpu"))
+        self.penalty.load_state_dict(state["penalty"], self.network)
 
 
 def fisher(network: nn.Module, inputs: Tensor, curvature: Tensor) -> dict[str, Tensor]:

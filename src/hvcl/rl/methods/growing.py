@@ -145,9 +145,9 @@ class Growing(Agent):
     # -- state --------------------------------------------------------------------------------------------------------------
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Numbers in all actors and in both gates."""
-        return sum(member.parameters for member in self.members) + self.gate.parameters + self.starts.parameters
+        return sum(member.num_parameters for member in self.members) + self.gate.num_parameters + self.starts.num_parameters
 
     def state_dict(self) -> State:
         """The gates, all members, the current expert with its evidence, and the last next observations."""
@@ -160,7 +160,7 @@ class Growing(Agent):
             "arrived": torch.from_numpy(self.arrived.copy()),
         }
 
-    def load_state_dict(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         if not state["members"]:
             raise RunError("the saved agent has no experts: it was not made by this method")
@@ -170,6 +170,6 @@ class Growing(Agent):
         self.gate.load_state_dict(state["gate"])
         self.starts.load_state_dict(state["starts"])
         for member, saved in zip(self.members, state["members"], strict=True):
-            member.load_state_dict(saved)
+            member.restore(saved)
         self.current, self.suspicion = int(state["current"]), state["suspicion"].clone()
         self.arrived = state["arrived"].numpy().copy()

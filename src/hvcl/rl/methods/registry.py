@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hvcl.core.configuration import configure
+from hvcl.core.plugins import load_plugins
 from hvcl.core.registry import Registry, first_line
 from hvcl.rl.agent import Agent
 
@@ -25,6 +26,9 @@ class Method:
 
 _METHODS: Registry[Method] = Registry("method of reinforcement learning")
 
+ENTRY_POINTS = "hvcl.rl_methods"
+"""Entry points by which installed packages make their methods known."""
+
 
 def register(name: str, config: type[Any]) -> Callable[[AgentClass], AgentClass]:
     """Class decorator: make an agent known by `name`. Its constructor takes (observations, actions, config, seed)."""
@@ -37,12 +41,15 @@ def register(name: str, config: type[Any]) -> Callable[[AgentClass], AgentClass]
 
 
 def known_methods() -> dict[str, Method]:
-    """All methods by name."""
+    """All methods by name, those of installed packages included."""
+    load_plugins(ENTRY_POINTS, _METHODS)
     return dict(_METHODS)
 
 
 def method(name: str) -> Method:
-    """The method called `name`."""
+    """The method called `name`; unknown names raise `UnknownNameError`."""
+    if name not in _METHODS:
+        load_plugins(ENTRY_POINTS, _METHODS)
     return _METHODS[name]
 
 
