@@ -76,8 +76,10 @@ def usable(*tensors: Tensor | None) -> Library | None:
     It steps aside for other types and devices, and while somebody looks through torch's eyes: torch.compile, torch.export,
     torch.jit.trace, torch.func, forward-mode gradients, autocast, dispatch modes.
     """
+    if observed():  # first: torch.compile would look into the loading of the library
+        return None
     library = load()
-    if library is None or observed():
+    if library is None:
         return None
     for tensor in tensors:
         if tensor is not None and not (
@@ -88,13 +90,18 @@ def usable(*tensors: Tensor | None) -> Library | None:
 
 
 def observed() -> bool:
-    """Whether operations are being traced or transformed, so that only torch's own may be used."""
+    """Whether operations are being traced, transformed or cast, so that only torch's own may be used."""
+    return transformed() or torch.is_autocast_enabled("cpu")
+
+
+def transformed() -> bool:
+    """Whether operations are being traced or transformed: shapes must not depend on numbers, and every operation must be
+    differentiable by torch's own rules (an autograd function without `setup_context` has none under torch.func)."""
     return bool(
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack()
-        or torch.is_autocast_enabled("cpu")
         or torch.autograd.forward_ad._current_level >= 0
     )
 
