@@ -20,8 +20,10 @@ from hvcl.layers.module import (
 )
 from hvcl.layers.options import MoVEOptions
 from hvcl.layers.stack import MoVEStack
+from hvcl.layers.weight import ExpertWeights
 
 __all__ = [
+    "ExpertWeights",
     "LossTerm",
     "MoVEConv1d",
     "MoVEConv2d",
