@@ -9,6 +9,7 @@ from hvcl.layers.conv import (
     MoVEConvTranspose2d,
     MoVEConvTranspose3d,
 )
+from hvcl.layers.convert import convert
 from hvcl.layers.linear import MoVELinear
 from hvcl.layers.module import (
     LossTerm,
@@ -37,6 +38,7 @@ __all__ = [
     "MoVEStack",
     "VariationalModule",
     "consolidate",
+    "convert",
     "loss_terms",
     "sampling",
     "variational_modules",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,19 +46,17 @@ class ExpertWeights(Tensor):
         """The handle of a layer."""
         mean = layer.posterior.mean
         shape = (layer.out_features, layer.in_features)
-        handle: ExpertWeights = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        handle: ExpertWeights = Tensor._make_wrapper_subclass(
             ExpertWeights, shape, dtype=mean.dtype, device=mean.device, requires_grad=mean.requires_grad
         )
         handle._layer = layer
         return handle
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         return f"<the weights of {self._layer.experts} experts, {self._layer.out_features} x {self._layer.in_features}>"
 
     @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See the class."""
         kwargs = kwargs or {}
         if func is F.linear:
@@ -71,7 +69,7 @@ class ExpertWeights(Tensor):
         raise _refusal(getattr(func, "__name__", str(func)))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """What gets past `__torch_function__`: nothing can."""
         raise _refusal(str(func))
 
@@ -86,7 +84,8 @@ def _refusal(name: str) -> InputError:
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not isinstance(weight, ExpertWeights) or isinstance(x, ExpertWeights):
         raise _refusal("linear")
-    return _layer_of(weight, bias)(x)
+    answer: Tensor = _layer_of(weight, bias)(x)
+    return answer
 
 
 def _layer_of(weight: ExpertWeights, bias: Tensor | None) -> MoVELinear:
@@ -103,5 +102,6 @@ def _attention(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Tensor, 
         raise _refusal("multi_head_attention_forward")
     layer = _layer_of(weight, bias)
     nothing = torch.eye(layer.in_features, dtype=weight.dtype, device=weight.device)
-    mixed, attention = F.multi_head_attention_forward(*before, nothing, None, *after, **kwargs)
+    attend: Any = F.multi_head_attention_forward
+    mixed, attention = attend(*before, nothing, None, *after, **kwargs)
     return layer(mixed), attention
