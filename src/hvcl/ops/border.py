@@ -63,6 +63,15 @@ def optional(tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.floa
     return None if tensor is None else address(tensor, *shape, dtype=dtype)
 
 
+def of_rows(tensor: Tensor, rows: int, columns: int) -> tuple[int, int]:
+    """The same of float32 rows that may be apart from each other, to be read; and how far apart they are."""
+    if tensor.shape != (rows, columns) or (columns > 1 and tensor.stride(1) != 1) or tensor.is_contiguous():
+        return address(tensor, rows, columns), columns  # which says what is wrong, if something is
+    if tensor.dtype is not torch.float32 or not tensor.is_cpu:
+        raise InputError(f"compiled code needs torch.float32 on the CPU; it was given {tensor.dtype} on {tensor.device}")
+    return tensor.data_ptr(), tensor.stride(0)
+
+
 def of_array(array: NDArray[Any], *shape: int, dtype: type = np.float64) -> int:
     """The same of a NumPy array."""
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
