@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: setup system demo test lint types results-check clean
+.PHONY: setup system demo test lint types sanitize results-check clean
 
 setup: $(VENV)/.installed system
 
@@ -34,6 +34,18 @@ lint: $(VENV)/.installed
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
+
+# the compiled code under AddressSanitizer and UBSan, by gcc. Without the search for leaks: Python and torch keep memory to the end.
+SANITIZED := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
+sanitize: export CC := gcc
+sanitize: $(VENV)/.installed
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	  $(BIN)/python -c "import sys; from pathlib import Path; from hvcl.ops import build, library; \
+	    build.compile_library(Path(sys.argv[1]), library.best_instructions(), build.find_compiler(), tuple(sys.argv[2:]))" \
+	    "$$folder/hvcl.so" $(SANITIZED) && \
+	  HVCL_LIBRARY="$$folder/hvcl.so" LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(BIN)/python -m pytest -q tests/ops tests/layers tests/safety $(ARGS)
 
 # runs a few of the committed figures again; needs their data under $$HVCL_DATA
 results-check: $(VENV)/.installed

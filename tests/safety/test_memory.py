@@ -232,7 +232,7 @@ def test_signals_without_a_place_are_refused():
 def compiled(tmp_path_factory) -> Path:
     """A cache folder with a library in it."""
     cache = tmp_path_factory.mktemp("cache")
-    assert run(TestLibraries.PROGRAM, XDG_CACHE_HOME=str(cache)).stdout.strip() == "loaded"
+    assert run(TestLibraries.PROGRAM, XDG_CACHE_HOME=str(cache), HVCL_LIBRARY="").stdout.strip() == "loaded"
     return cache
 
 
@@ -265,7 +265,7 @@ class TestLibraries:
                 path.write_bytes(b"")
             case "no digest":
                 digest.unlink()
-        done = run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path))
+        done = run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path), HVCL_LIBRARY="")
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == "loaded"
         assert len(path.read_bytes()) == len(content)
@@ -275,7 +275,7 @@ class TestLibraries:
         path = library
         path.parent.chmod(0o777)
         path.write_bytes(b"somebody else's")
-        done = run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path))
+        done = run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path), HVCL_LIBRARY="")
         assert done.stdout.strip() == "loaded"
         assert "other users may write to it" in done.stderr
         assert path.read_bytes() == b"somebody else's"
@@ -284,10 +284,10 @@ class TestLibraries:
     def test_a_library_of_another_user_is_replaced_and_a_folder_of_his_refused(self, tmp_path: Path, library: Path):
         path = library
         os.chown(path, 12345, 12345)
-        assert run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path)).stdout.strip() == "loaded"
+        assert run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path), HVCL_LIBRARY="").stdout.strip() == "loaded"
         assert path.stat().st_uid == 0
         os.chown(path.parent, 12345, 12345)
-        done = run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path))
+        done = run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path), HVCL_LIBRARY="")
         assert done.stdout.strip() == "loaded"
         assert "uid 12345" in done.stderr
 

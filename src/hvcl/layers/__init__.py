@@ -9,6 +9,7 @@ from hvcl.layers.conv import (
     MoVEConvTranspose2d,
     MoVEConvTranspose3d,
 )
+from hvcl.layers.convert import convert
 from hvcl.layers.linear import MoVELinear
 from hvcl.layers.module import (
     LossTerm,
@@ -20,8 +21,10 @@ from hvcl.layers.module import (
 )
 from hvcl.layers.options import MoVEOptions
 from hvcl.layers.stack import MoVEStack
+from hvcl.layers.weight import ExpertWeights
 
 __all__ = [
+    "ExpertWeights",
     "LossTerm",
     "MoVEConv1d",
     "MoVEConv2d",
@@ -35,6 +38,7 @@ __all__ = [
     "MoVEStack",
     "VariationalModule",
     "consolidate",
+    "convert",
     "loss_terms",
     "sampling",
     "variational_modules",

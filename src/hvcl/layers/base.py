@@ -170,9 +170,9 @@ class MoVELayer(VariationalModule):
         """The layer's answer to a batch ``[C * B, ...]``, copy after copy, in plain operations."""
         if self.gate is None:
             self._trace = Trace()
-            each = len(x) // self.copies
+            each = x.shape[0] // self.copies  # not len(x), which torch.jit.trace takes for a constant
             return self._experts(x, [Segment(copy, copy * each, (copy + 1) * each) for copy in range(self.copies)])
-        plan = self._arrange(self._route(self.gate, x), len(x))
+        plan = self._arrange(self._route(self.gate, x), x.shape[0])
         if not plan.segments:  # an empty batch: any expert gives the right empty shape
             return self._experts(x, [Segment(0, 0, 0)])
         return plan.combine(self._experts(plan.gather(x), plan.segments))
@@ -197,8 +197,8 @@ class MoVELayer(VariationalModule):
     def _flipout_noise(self, x: Tensor, segments: list[Segment], answer: Tensor) -> Tensor:
         posterior = self.posterior
         shared = standard_normal(posterior.mean[0])
-        signs_in = random_signs(len(x), x.shape[1], x)
-        signs_out = self._per_channel(random_signs(len(x), self.units, x), answer)
+        signs_in = random_signs(x.shape[0], x.shape[1], x)
+        signs_out = self._per_channel(random_signs(x.shape[0], self.units, x), answer)
         flipped = x * self._per_channel(signs_in, x)
         if posterior.sigma_kind == "weight":
             sigmas = posterior.sigma_of(posterior.rho).unbind(0)
@@ -239,13 +239,14 @@ class MoVELayer(VariationalModule):
 
     @property
     def gate_log_probabilities(self) -> Tensor | None:
-        """log p(m|x) of the last forward pass, ``[B, M]`` (``[C, B, M]`` of several copies), to look at; None without a gate.
+        """log p(m|x) of the last forward pass, ``[B, M]`` (``[C, B, M]`` of several copies), to look at.
 
+        None without a gate and before the first pass (torch.jit.trace reads every attribute of a module: none may raise).
         Where the layer runs compiled it carries no gradient: what is to be learned from goes through `terms()`.
         """
-        if self.gate is None:
+        log_p = self._trace.log_p
+        if log_p is None:
             return None
-        log_p = self._trace.log_probabilities
         if not log_p.requires_grad:  # in the memory of a pass, which the next may overwrite
             log_p = log_p.clone()
         return log_p[0] if self.copies == 1 else log_p

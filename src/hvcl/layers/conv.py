@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from hvcl.core.errors import InputError
 from hvcl.gates import SoftmaxGate
 from hvcl.layers.base import TINY, MoVELayer
-from hvcl.layers.dispatch import Plan
+from hvcl.layers.dispatch import Plan, WholePlan
 from hvcl.layers.options import MoVEOptions, require_positive
 from hvcl.layers.trace import Trace
 from hvcl.ops import MOST_EXPERTS, Library, usable
@@ -106,7 +106,11 @@ class _MoVEConvBase(MoVELayer):
         return self._plain(x)
 
     def _arrange(self, plan: Plan, batch: int) -> Plan:
-        return plan.padded(max(1, batch // SIZES)) if batch >= SIZES else plan
+        if (
+            isinstance(plan, WholePlan) or batch < SIZES
+        ):  # in this order: torch.export would take the batch's size for a condition
+            return plan
+        return plan.padded(batch // SIZES)
 
     def _norm(self, x: Tensor) -> Tensor:
         # weights of one commute with the sum over channels: a convolution of one channel per group is enough

@@ -98,10 +98,6 @@ class WholePlan(Plan):
         summed: Tensor = y.unflatten(0, (self.copies, len(self.segments) // self.copies, -1)).sum(1).flatten(0, 1)
         return summed
 
-    def padded(self, multiple: int) -> Plan:
-        """All segments are of one size already."""
-        return self
-
 
 def route(log_probabilities: Tensor, top_k: int, routing: Routing, training: bool, whole: bool = False) -> Plan:
     r"""Choose k experts for every row of ``log_probabilities [C, B, M]`` and lay out the work of C copies as one batch.

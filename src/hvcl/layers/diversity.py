@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from hvcl.ops import MOST_EXPERTS, usable
 from hvcl.ops import diversity as compiled
+from hvcl.ops.border import transformed
 from hvcl.posteriors import MeanFieldGaussian
 
 JITTER = 1e-4
@@ -52,11 +53,15 @@ def diversity(posterior: MeanFieldGaussian, widths: Tensor) -> Tensor:
     """
     copies = len(widths)
     repeats = 1.0 if posterior.sigma_kind == "weight" else posterior.weights_per_unit
-    if posterior.collects:
+    plain = transformed()
+    if posterior.collects and not plain:
         return _collected(posterior, repeats, widths)
     sigma = posterior.sigma_of(posterior.rho)
     values = []
     for copy, (mean, spread) in enumerate(zip(posterior.mean.chunk(copies), sigma.chunk(copies), strict=True)):
+        if plain:
+            values.append(_plain(mean, spread, repeats, widths, copy))
+            continue
         distances = squared_distances(mean, spread, repeats)
         width = _settled(widths, copy, distances)
         values.append(_LogDeterminant.apply(mean, spread, repeats, distances, width))  # type: ignore[no-untyped-call]
@@ -68,6 +73,25 @@ def _settled(widths: Tensor, copy: int, distances: Tensor) -> Tensor:
     if widths[copy] == 0:
         widths[copy] = median_width(distances)
     return widths[copy]
+
+
+def _plain(mean: Tensor, sigma: Tensor, repeats: float, widths: Tensor, copy: int) -> Tensor:
+    """One copy's diversity in operations that torch.compile, torch.export and torch.func can follow.
+
+    A width that is not known yet is measured here too. It is kept where torch can follow that (not within torch.func).
+    """
+    distances = mean.new_zeros(len(mean), len(mean))
+    for part, weight in ((mean, 1.0), (sigma, repeats)):
+        flat = part.flatten(1)
+        distances = distances + weight * (flat.unsqueeze(1) - flat.unsqueeze(0)).square().sum(2)
+    measured, known = median_width(distances.detach()), widths[copy]
+    width = torch.where(known == 0, measured, known)
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
+        with torch.no_grad():
+            widths[copy] = width
+    kernel = torch.exp(-distances / (2 * width**2))
+    factor: Tensor = torch.linalg.cholesky(kernel + JITTER * torch.eye(len(mean), device=mean.device, dtype=mean.dtype))
+    return 2 * factor.diagonal().log().sum()
 
 
 def _collected(posterior: MeanFieldGaussian, repeats: float, widths: Tensor) -> Tensor:

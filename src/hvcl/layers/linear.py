@@ -13,6 +13,7 @@ from hvcl.layers.base import TINY, MoVELayer
 from hvcl.layers.compiled import Compiled
 from hvcl.layers.options import MoVEOptions, require_positive
 from hvcl.layers.trace import Trace
+from hvcl.layers.weight import ExpertWeights
 
 
 class MoVELinear(MoVELayer):
@@ -23,6 +24,8 @@ class MoVELinear(MoVELayer):
 
     With C > 1 `copies` it takes ``(C, B, in_features)``, each copy its own rows, or ``(B, in_features)``, all of them the same,
     and gives ``(C, B, out_features)``.
+
+    Takes the place of an `nn.Linear` whose owner passes `.weight` and `.bias` on (torch's attention): see `ExpertWeights`.
 
     Example:
         >>> layer = MoVELinear(784, 256, experts=4)
@@ -56,6 +59,13 @@ class MoVELinear(MoVELayer):
         self.in_features = in_features
         self.out_features = out_features
         self._compiled = Compiled()
+
+    @property
+    def weight(self) -> ExpertWeights:
+        """A handle for code that reads `.weight` of a linear map, as torch's attention does; see `ExpertWeights`."""
+        if self.copies > 1:
+            raise AttributeError(f"a MoVELinear of {self.copies} copies has no one weight")
+        return ExpertWeights.of(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(*, in_features)`` to ``(*, out_features)``."""

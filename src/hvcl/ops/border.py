@@ -63,6 +63,15 @@ def optional(tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.floa
     return None if tensor is None else address(tensor, *shape, dtype=dtype)
 
 
+def of_rows(tensor: Tensor, rows: int, columns: int) -> tuple[int, int]:
+    """The same of float32 rows that may be apart from each other, to be read; and how far apart they are."""
+    if tensor.shape != (rows, columns) or (columns > 1 and tensor.stride(1) != 1) or tensor.is_contiguous():
+        return address(tensor, rows, columns), columns  # which says what is wrong, if something is
+    if tensor.dtype is not torch.float32 or not tensor.is_cpu:
+        raise InputError(f"compiled code needs torch.float32 on the CPU; it was given {tensor.dtype} on {tensor.device}")
+    return tensor.data_ptr(), tensor.stride(0)
+
+
 def of_array(array: NDArray[Any], *shape: int, dtype: type = np.float64) -> int:
     """The same of a NumPy array."""
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
@@ -76,8 +85,10 @@ def usable(*tensors: Tensor | None) -> Library | None:
     It steps aside for other types and devices, and while somebody looks through torch's eyes: torch.compile, torch.export,
     torch.jit.trace, torch.func, forward-mode gradients, autocast, dispatch modes.
     """
+    if observed():  # first: torch.compile would look into the loading of the library
+        return None
     library = load()
-    if library is None or observed():
+    if library is None:
         return None
     for tensor in tensors:
         if tensor is not None and not (
@@ -88,13 +99,18 @@ def usable(*tensors: Tensor | None) -> Library | None:
 
 
 def observed() -> bool:
-    """Whether operations are being traced or transformed, so that only torch's own may be used."""
+    """Whether operations are being traced, transformed or cast, so that only torch's own may be used."""
+    return transformed() or torch.is_autocast_enabled("cpu")
+
+
+def transformed() -> bool:
+    """Whether operations are being traced or transformed: shapes must not depend on numbers, and every operation must be
+    differentiable by torch's own rules (an autograd function without `setup_context` has none under torch.func)."""
     return bool(
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack()
-        or torch.is_autocast_enabled("cpu")
         or torch.autograd.forward_ad._current_level >= 0
     )
 

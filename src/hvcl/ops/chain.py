@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hvcl.ops.border import address, scratch, structure
+from hvcl.ops.border import address, of_rows, scratch, structure
 from hvcl.ops.dense import SLOPE
 from hvcl.ops.library import Library
 
@@ -30,14 +30,14 @@ class _Call:
 
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         rows, chain, sizes = len(x), self.chain, self.sizes
-        if x.stride(1) != 1 or x.stride(0) < x.shape[1]:  # rows apart from each other are fine, rows over each other are not
+        if x.dim() == 2 and (x.stride(1) != 1 or x.stride(0) < x.shape[1]):  # rows over each other are not fine, apart they are
             x = x.contiguous()
         self.hidden = torch.empty(rows * self.copies * sum(sizes[1:-1]), dtype=torch.float32)
         answers = torch.empty(rows, self.copies * sizes[-1], dtype=torch.float32)
         of_sizes, addresses = (ctypes.c_int64 * len(sizes))(*sizes), self._addresses(parameters)
         self.kept = x, of_sizes, addresses
-        chain.rows, chain.x, chain.hidden = rows, x.data_ptr(), address(self.hidden, len(self.hidden))
-        chain.stride = x.stride(0) if rows > 1 else sizes[0]  # a single row may claim any stride, even when it is contiguous
+        chain.rows, chain.hidden = rows, address(self.hidden, len(self.hidden))
+        chain.x, chain.stride = of_rows(x, rows, sizes[0])
         chain.sizes, chain.parameters = ctypes.addressof(of_sizes), ctypes.addressof(addresses)
         chain.answers = address(answers, rows, self.copies * sizes[-1])
         self.library.functions.chain_forward(ctypes.addressof(chain))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hvcl.ops.border import address
+from hvcl.ops.border import address, of_rows
 from hvcl.ops.library import Library
 
 Range = tuple[float, float]
@@ -25,20 +25,12 @@ def _squash(outputs: Tensor, mask: Tensor, limits: Range, library: Library) -> t
         *limits,
         address(outputs, rows, 2 * actions),
         address(noise, rows, actions),
-        _rows(mask, rows, actions),
-        mask.stride(0) if rows > 1 else actions,
+        *of_rows(mask, rows, actions),
         address(action, rows, actions),
         address(density, rows),
         address(kept, 2, rows, actions),
     )
     return action, density, kept
-
-
-def _rows(tensor: Tensor, rows: int, columns: int) -> int:
-    """Where rows are that may be apart from each other."""
-    if tensor.shape != (rows, columns) or tensor.dtype is not torch.float32 or not tensor.is_cpu or tensor.stride(1) != 1:
-        address(tensor, rows, columns)  # which says what is wrong
-    return tensor.data_ptr()
 
 
 class _Sample(torch.autograd.Function):
@@ -54,7 +46,7 @@ class _Sample(torch.autograd.Function):
     def backward(ctx: Any, of_action: Tensor, of_density: Tensor) -> tuple[Tensor | None, ...]:
         outputs, mask = ctx.saved_tensors
         rows, actions = mask.shape
-        if of_action.stride(1) != 1 or of_action.stride(0) < actions:
+        if of_action.stride(1) != 1:
             of_action = of_action.contiguous()
         of_density, found = of_density.contiguous(), torch.empty_like(outputs)
         ctx.library.functions.squash_backward(
@@ -62,11 +54,9 @@ class _Sample(torch.autograd.Function):
             actions,
             *ctx.limits,
             address(outputs, rows, 2 * actions),
-            _rows(mask, rows, actions),
-            mask.stride(0) if rows > 1 else actions,
+            *of_rows(mask, rows, actions),
             address(ctx.kept, 2, rows, actions),
-            _rows(of_action, rows, actions),
-            of_action.stride(0) if rows > 1 else actions,
+            *of_rows(of_action, rows, actions),
             address(of_density, rows),
             address(found, rows, 2 * actions),
         )

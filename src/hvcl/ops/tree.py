@@ -30,5 +30,5 @@ def find(library: Library, nodes: Weights, masses: Weights, root: int, levels: i
 
 
 def _check(nodes: Weights, leaves: Indices) -> None:
-    if len(leaves) and not (leaves.min() >= 0 and leaves.max() < len(nodes)):
+    if len(leaves) and not (leaves.min() >= 0 and leaves.max() | 1 < len(nodes)):  # a sum reads both children
         raise IndexError(f"leaves from {leaves.min()} to {leaves.max()} of {len(nodes)} nodes")

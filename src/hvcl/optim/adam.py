@@ -319,7 +319,7 @@ class VariationalAdam(torch.optim.Optimizer):
 
         A state that does not fit (of another network, say) raises `InputError`, and nothing has changed.
         """
-        check_optimizer_state(self, state_dict, self.state_shapes())
+        check_optimizer_state(self, state_dict, self.state_shapes(), frozenset({"step", "exp_avg", "exp_avg_sq"}))
         super().load_state_dict(state_dict)
         for state in self.state.values():
             state.update({name: value.contiguous() for name, value in state.items()})

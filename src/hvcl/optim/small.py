@@ -55,13 +55,16 @@ class SmallAdam:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from `state_dict`; one that does not fit raises `InputError`, and nothing has changed."""
-        pairs = [*zip(self._first, state_dict["first"], strict=True), *zip(self._second, state_dict["second"], strict=True)]
-        for mine, saved in [*pairs, (self._count, state_dict["count"])]:
-            if saved.shape != mine.shape or saved.dtype != mine.dtype:
+        firsts, seconds, count = (state_dict.get(name) for name in ("first", "second", "count"))
+        for moments in (firsts, seconds):
+            if not isinstance(moments, list) or len(moments) != len(self.parameters):
+                raise InputError("the optimiser's state does not fit: it needs a first and a second moment of every parameter")
+        pairs = [*zip(self._first, firsts, strict=True), *zip(self._second, seconds, strict=True), (self._count, count)]
+        for mine, saved in pairs:
+            if not isinstance(saved, Tensor) or saved.shape != mine.shape or saved.dtype != mine.dtype:
+                given = f"{saved.dtype} of shape {tuple(saved.shape)}" if isinstance(saved, Tensor) else type(saved).__name__
                 raise InputError(
-                    f"the optimiser's state does not fit: {saved.dtype} of shape {tuple(saved.shape)}, "
-                    f"expected {mine.dtype} of shape {tuple(mine.shape)}"
+                    f"the optimiser's state does not fit: {given}, expected {mine.dtype} of shape {tuple(mine.shape)}"
                 )
         for mine, saved in pairs:
             mine.copy_(saved)
-        self._count.copy_(state_dict["count"])

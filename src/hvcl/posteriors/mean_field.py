@@ -12,7 +12,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from hvcl.core.errors import InputError
 from hvcl.ops import MOST_EXPERTS, usable
-from hvcl.ops.border import observed
+from hvcl.ops.border import observed, transformed
 from hvcl.ops.diversity import repel
 from hvcl.posteriors.collector import Collector
 
@@ -174,7 +174,7 @@ class MeanFieldGaussian(nn.Module):
 
         Where gradients go to an optimiser directly, the KL's own gradient is not computed: its weight is handed over.
         """
-        if not self.collects:
+        if not self.collects or transformed():
             kl = self.kl()
             return kl.sum() if weights is None else (weights * kl).sum()
         known, log_sigma = self.known_kl().clone(), None if self.sigma_kind == "weight" else self.log_sigma
@@ -214,6 +214,9 @@ class MeanFieldGaussian(nn.Module):
         return (self.mean - self.prior_mean) * inverse * weights, excess * weights
 
     def _kl_per_weight(self) -> Tensor:
+        if transformed():
+            ratio, shift = self.log_sigma - self.prior_log_sigma, (self.mean - self.prior_mean) * torch.exp(-self.prior_log_sigma)
+            return (torch.expm1(2 * ratio) / 2 - ratio + shift.square() / 2).flatten(1).sum(1)
         kl: Tensor = _GaussianKL.apply(self.mean, self.log_sigma, self.prior_mean, self.prior_log_sigma)  # type: ignore[no-untyped-call]
         return kl
 
