@@ -82,6 +82,10 @@ def test_nothing_is_written_for_a_run_that_cannot_be(tmp_path):
     with pytest.raises(InputError, match="Nothing-v0"):
         execute_all([(good, tmp_path / "good"), (bad, tmp_path / "bad")])
     assert not list(tmp_path.iterdir())
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(RunError, match="taken is a file"):
+        execute_all([(good, tmp_path / "good"), (good, tmp_path / "taken")])
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 def test_each_run_is_announced_when_its_seeds_are_done(tmp_path):

@@ -77,6 +77,8 @@ def execute_all(
     if workers is not None and workers < 1:
         raise InputError(f"workers must be at least 1, got {workers}")
     facts = [config.facts() for config, _ in runs]
+    for config, path in runs:  # all of them before anything is written
+        RunFolder(path).check(config, resume=resume, force=force)
     jobs: list[Job] = []
     for (config, path), written in zip(runs, facts, strict=True):
         folder = RunFolder(path)

@@ -113,20 +113,26 @@ class RunFolder:
     def prepare(self, config: Experiment, facts: dict[str, Any], *, resume: bool, force: bool) -> None:
         """Claim the folder for `config`; `facts` (`Experiment.facts`) are written beside it.
 
-        A folder that holds another run, or this one without `resume`, is refused; `force` deletes the run that is there.
-        Files that are not a run's are never touched.
+        What `check` refuses is refused; `force` deletes the run that is there. Files that are not a run's are never touched.
+        """
+        self.check(config, resume=resume, force=force)
+        if self.config_path.exists() and force:
+            self._delete_run()
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.config_path, config.to_json() | facts)
+
+    def check(self, config: Experiment, *, resume: bool, force: bool) -> None:
+        """Raise a `RunError` if the folder holds another run, or this one without `resume`, or no run but files.
+
+        With `force` any run may be there.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file: choose another folder with --out")
         if self.config_path.exists():
-            if force:
-                self._delete_run()
-            else:
+            if not force:
                 self._check_same(config, resume)
         elif self.path.exists() and any(self.path.iterdir()):
             raise RunError(f"{self.path} is not empty and holds no run: choose another folder with --out")
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.config_path, config.to_json() | facts)
 
     def _check_same(self, config: Experiment, resume: bool) -> None:
         kind = kind_of(read_json(self.config_path), self.config_path)
