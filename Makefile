@@ -31,6 +31,7 @@ test: setup lint types
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(VENV)/.installed
 	$(BIN)/mypy

@@ -55,7 +55,7 @@ class SmallAdam:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from `state_dict`; one that does not fit raises `InputError`, and nothing has changed."""
-        firsts, seconds, count = (state_dict.get(name) for name in ("first", "second", "count"))
+        firsts, seconds, count = (state_dict.get(name, ()) for name in ("first", "second", "count"))
         for moments in (firsts, seconds):
             if not isinstance(moments, list) or len(moments) != len(self.parameters):
                 raise InputError("the optimiser's state does not fit: it needs a first and a second moment of every parameter")
