@@ -146,7 +146,7 @@ def test_it_learns_and_experts_part(name):
             {"blocks.0.conv1", "blocks.0.conv2", "fc"},
         ),
     ],
-    ids=str,
+    ids=["without one", "without two", "one block", "linear layers", "both"],
 )
 def test_layers_may_be_chosen(choice, expected):
     assert set(layers(convert(ResNet(), **choice))) == expected
