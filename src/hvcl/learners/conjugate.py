@@ -50,7 +50,10 @@ class SharedExperts:
 
     def learn(self, x: Tensor, y: Tensor, experts: Tensor | None) -> Tensor:
         """Learn from a batch; returns the experts ``[B]``: those given, else those that the gate assigns."""
-        phi = self.features(x)
+        return self.learn_features(self.features(x), y, experts)
+
+    def learn_features(self, phi: Tensor, y: Tensor, experts: Tensor | None) -> Tensor:
+        """`learn` from the features ``[B, D]`` of a batch."""
         if experts is None:
             experts = torch.zeros_like(y) if self.gate is None else self.gate.observe(phi @ self.projection, y)
         self.head.add(phi, self.columns_of(experts, y))
@@ -82,9 +85,17 @@ class SharedExperts:
         """p(y|x) ``[B, outputs]`` and p(m|x) ``[B, experts]``, which a given task id determines."""
         p = self.head.log_probabilities(self.features(x)).exp()
         experts, labels = torch.tensor(list(self.columns)).T
-        count = int(experts.max()) + 1
-        share = p.new_zeros(len(x), count).index_add_(1, experts, p) if task is None else _one_expert(task, count)
+        share = self._shares(p) if task is None else _one_expert(task, int(experts.max()) + 1)
         return p.new_zeros(len(x), outputs).index_add_(1, labels, p), share
+
+    def expert_probabilities(self, phi: Tensor) -> Tensor:
+        """p(m|x) ``[B, experts]`` from the features of a batch."""
+        return self._shares(self.head.log_probabilities(phi).exp())
+
+    def _shares(self, p: Tensor) -> Tensor:
+        """p(m|x) from p(m, y|x) ``[B, columns]``."""
+        experts, _ = torch.tensor(list(self.columns)).T
+        return p.new_zeros(len(p), int(experts.max()) + 1).index_add_(1, experts, p)
 
     def merge(self, other: SharedExperts, first: int) -> None:
         """Add what others with the same feature map have learned; their expert m becomes expert `first` + m."""

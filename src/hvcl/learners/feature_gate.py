@@ -12,8 +12,12 @@ from torch import Tensor
 from hvcl.core.errors import InputError
 from hvcl.features import FeatureChoice, FeatureMap, InputFeatures, PatchFeatures
 from hvcl.gates import GenerativeGate
+from hvcl.gates.generative import Covariance
 from hvcl.learners.base import State
-from hvcl.learners.warmup import WarmUp
+from hvcl.learners.conjugate import SharedExperts
+from hvcl.learners.warmup import Batch, WarmUp
+
+Recognition = Literal["gaussians", "evidence"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,11 @@ class FeatureGateConfig:
     """Patches: their sizes in pixels."""
     grid: int = 3
     """Patches: cells across and down that responses are pooled over."""
+    mirror: bool = False
+    """Patches: pool over the picture and its mirror image, for objects without a preferred side."""
+    recognition: Recognition = "gaussians"
+    """p(m|x) from the gate's Gaussians, or from the evidence of all that the exact learner's sums know: conjugate regression on
+    pairs of expert and label, over the same features."""
     covariance: Literal["tied", "diagonal"] = "tied"
     """Covariance of the gate's Gaussians: one full matrix for all, or a diagonal for each."""
     temperature: float = 3.0
@@ -41,9 +50,10 @@ class FeatureGateConfig:
 
 
 class FeatureGate:
-    """p(m|x) by a `GenerativeGate` on fixed features phi(x).
+    """p(m|x) on fixed features phi(x): by a `GenerativeGate`, or by conjugate regression on pairs (expert, label).
 
-    The first `config.warmup` examples belong to expert 0; then the features are fitted to them, and the gate learns them.
+    The first `config.warmup` examples belong to expert 0; then the features are fitted to them, and the gate learns them. Either
+    way a `GenerativeGate` assigns the experts in training; for the regression it sees a random projection of the features.
 
     Args:
         input_shape: shape of one example.
@@ -68,36 +78,68 @@ class FeatureGate:
         """None until the warm-up is over, unless a custom map was given."""
         self.gate: GenerativeGate | None = None
         """None until the warm-up is over."""
+        self.shared: SharedExperts | None = None
+        """The regression, where it is asked for; None until the warm-up is over."""
         self.warmup = WarmUp(config.warmup)
         if features is not None:
             features.require_inputs(input_shape)
-            self.gate = self._new_gate(features) if features.fitted else None
+            if features.fitted:
+                self._make_gate(features)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the warm-up is over, so that inputs have features."""
+        return self.gate is not None
+
+    def embed(self, x: Tensor) -> Tensor:
+        """phi(x) ``[B, D]``, once the warm-up is over."""
+        assert self.features is not None
+        return self.features(x)
 
     def observe(self, x: Tensor, y: Tensor) -> Tensor:
         """Learn from a batch; returns the expert ``[B]`` that each example is assigned to."""
-        if self.gate is not None and self.features is not None:
-            return self.gate.observe(self.features(x), y)
+        if self.ready:
+            return self.observe_features(self.embed(x), y)
         with self.warmup.adding(x, y):
             if self.warmup.complete:
                 self._end_warmup()
         return torch.zeros_like(y)
 
-    def new_expert(self) -> None:
-        """A task boundary is known to lie here: end the warm-up, and let the next examples open a new expert."""
-        if self.warmup.batches:
+    def observe_features(self, phi: Tensor, y: Tensor) -> Tensor:
+        """`observe` with the features of a batch, once the warm-up is over."""
+        if self.shared is not None:
+            return self.shared.learn_features(phi, y, None)
+        assert self.gate is not None
+        return self.gate.observe(phi, y)
+
+    def new_expert(self) -> list[Batch]:
+        """A task boundary is known to lie here: the next examples open a new expert.
+
+        An unfinished warm-up ends; returns its batches.
+        """
+        batches = self.warmup.batches
+        if batches:
             self._end_warmup()
         if self.gate is not None:
             self.gate.new_expert()
+        return batches
 
     def probabilities(self, x: Tensor) -> Tensor:
         """p(m|x) ``[B, experts]``, float32; one expert during the warm-up."""
-        if self.gate is None or self.features is None:
-            return torch.ones(len(x), 1)
-        return self.gate.probabilities(self.features(x)).float()
+        return self.probabilities_of(self.embed(x)) if self.ready else torch.ones(len(x), 1)
+
+    def probabilities_of(self, phi: Tensor) -> Tensor:
+        """`probabilities` from the features of a batch, once the warm-up is over."""
+        if self.shared is not None and self.shared.columns:
+            return self.shared.expert_probabilities(phi).float()
+        assert self.gate is not None
+        return self.gate.probabilities(phi).float() if self.shared is None else torch.ones(len(phi), 1)
 
     @property
     def num_parameters(self) -> int:
         """Number of learned values that p(m|x) depends on."""
+        if self.shared is not None:
+            return (self.shared.head.model.features + 1) * self.shared.head.classes
         return 0 if self.gate is None else self.gate.num_parameters
 
     def check_savable(self) -> None:
@@ -113,10 +155,34 @@ class FeatureGate:
             features = self._choice().fit(x)
         else:
             features.fit(x)
-        gate = self._new_gate(features)
-        gate.learn(features(x), torch.zeros_like(y), y)
-        self.features, self.gate = features, gate
+        phi, first = features(x), torch.zeros_like(y)
+        self._make_gate(features)
+        assert self.gate is not None
+        if self.shared is None:
+            self.gate.learn(phi, first, y)
+        else:
+            self.gate.learn(phi @ self.shared.projection, first, y)
+            self.shared.learn_features(phi, y, first)
         self.warmup.take()
+
+    def _make_gate(self, features: FeatureMap) -> None:
+        self.features, self.shared = features, None
+        if self.config.recognition == "evidence":
+            self.shared = SharedExperts(features, self._new_gate, None)
+            self.gate = self.shared.gate
+        else:
+            self.gate = self._new_gate(features.features, self.config.covariance)
+
+    def _new_gate(self, dim: int, covariance: Covariance) -> GenerativeGate:
+        config = self.config
+        return GenerativeGate(
+            dim,
+            covariance=covariance,
+            concentration=config.concentration,
+            temperature=config.temperature,
+            window=config.window,
+            growing=self.growing,
+        )
 
     def _choice(self) -> FeatureChoice:
         shape, config = self.input_shape, self.config
@@ -124,43 +190,39 @@ class FeatureGate:
             shape,
             config.features,
             patches=lambda: PatchFeatures(
-                shape, config.filters, sizes=config.sizes, grid=config.grid, mirror=False, seed=self.seed
+                shape, config.filters, sizes=config.sizes, grid=config.grid, mirror=config.mirror, seed=self.seed
             ),
             otherwise=lambda: InputFeatures(shape),
         )
 
-    def _new_gate(self, features: FeatureMap) -> GenerativeGate:
-        config = self.config
-        return GenerativeGate(
-            features.features,
-            covariance=config.covariance,
-            concentration=config.concentration,
-            temperature=config.temperature,
-            window=config.window,
-            growing=self.growing,
-        )
-
     def state_dict(self) -> State:
-        """Features, gate, the examples of the warm-up, and the seed."""
-        return {
+        """Features, gate, regression, the examples of the warm-up, and the seed."""
+        state = {
             "features": None if self.features is None else self.features.state_dict(),
             "pictures": isinstance(self.features, PatchFeatures),
             "gate": None if self.gate is None else self.gate.state_dict(),
             "waiting": [[x, y] for x, y, _ in self.warmup.batches],
             "seed": self.seed,
         }
+        if self.shared is not None:
+            state["head"] = {name: value for name, value in self.shared.state_dict().items() if name in ("columns", "head")}
+        return state
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         self.seed = int(state["seed"])
-        self.features, self.gate = self._custom, None
+        self.features, self.gate, self.shared = self._custom, None, None
         if state["gate"] is not None:
             # a custom map may be used elsewhere, and stays as it was
-            self.features = copy.copy(self._custom) if self._custom else self._choice().make(bool(state["pictures"]))
-            self.features.load_state_dict(state["features"])
-            self.gate = self._new_gate(self.features)
-            self.gate.load_state_dict(state["gate"])
-        batches = [(x.clone(), y.clone(), None) for x, y in state["waiting"]]
+            features = copy.copy(self._custom) if self._custom else self._choice().make(bool(state["pictures"]))
+            features.load_state_dict(state["features"])
+            self._make_gate(features)
+            if self.shared is not None:
+                self.shared.load_state_dict(state["head"] | {"gate": state["gate"]})
+            else:
+                assert self.gate is not None
+                self.gate.load_state_dict(state["gate"])
+        batches: list[Batch] = [(x.clone(), y.clone(), None) for x, y in state["waiting"]]
         if any(x.shape != (len(y), *self.input_shape) or y.dim() != 1 for x, y, _ in batches):
             raise ValueError(f"the examples of the warm-up are not of shape {self.input_shape}")
-        self.warmup.batches = batches  # type: ignore[assignment]
+        self.warmup.batches = batches
