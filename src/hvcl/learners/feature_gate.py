@@ -96,11 +96,14 @@ class FeatureGate:
         assert self.features is not None
         return self.features(x)
 
-    def observe(self, x: Tensor, y: Tensor) -> Tensor:
-        """Learn from a batch; returns the expert ``[B]`` that each example is assigned to."""
+    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> Tensor:
+        """Learn from a batch; returns the expert ``[B]`` that each example is assigned to.
+
+        Task ids are kept with the batches of the warm-up, for those who want to learn from them when it is over.
+        """
         if self.ready:
             return self.observe_features(self.embed(x), y)
-        with self.warmup.adding(x, y):
+        with self.warmup.adding(x, y, task):
             if self.warmup.complete:
                 self._end_warmup()
         return torch.zeros_like(y)
@@ -201,7 +204,7 @@ class FeatureGate:
             "features": None if self.features is None else self.features.state_dict(),
             "pictures": isinstance(self.features, PatchFeatures),
             "gate": None if self.gate is None else self.gate.state_dict(),
-            "waiting": [[x, y] for x, y, _ in self.warmup.batches],
+            "waiting": [[x, y] if task is None else [x, y, task] for x, y, task in self.warmup.batches],
             "seed": self.seed,
         }
         if self.shared is not None:
@@ -222,7 +225,7 @@ class FeatureGate:
             else:
                 assert self.gate is not None
                 self.gate.load_state_dict(state["gate"])
-        batches: list[Batch] = [(x.clone(), y.clone(), None) for x, y in state["waiting"]]
+        batches: list[Batch] = [(x.clone(), y.clone(), task[0].clone() if task else None) for x, y, *task in state["waiting"]]
         if any(x.shape != (len(y), *self.input_shape) or y.dim() != 1 for x, y, _ in batches):
             raise ValueError(f"the examples of the warm-up are not of shape {self.input_shape}")
         self.warmup.batches = batches

@@ -13,6 +13,8 @@ from hvcl.runs import run
 from hvcl.streams import StreamConfig, from_arrays, make_stream
 
 SMALL = {"hidden": (16,), "learning_rate": 0.01}
+KINDS = [{}, {"front": True}, {"front": True, "recognition": "evidence"}]
+"""Networks on the inputs or on the gate's features; experts recognised by the gate or by the exact learner's sums."""
 
 
 def stream(task_free=True, tasks=3, epochs=3, scenario="domain", batch_size=150):
@@ -35,9 +37,10 @@ def feed(learner, events):
 
 @pytest.mark.parametrize("scenario", ["domain", "class", "task"])
 @pytest.mark.parametrize("task_free", [True, False])
-def test_finds_the_tasks_and_keeps_them_all(scenario, task_free):
+@pytest.mark.parametrize("kind", KINDS, ids=["inputs", "front", "evidence"])
+def test_finds_the_tasks_and_keeps_them_all(scenario, task_free, kind):
     data = stream(task_free, scenario=scenario, epochs=10)
-    learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL, **kind)
     matrix = run(data, learner)
     assert len(learner.members) == 3
     assert matrix.average_accuracy > 0.97
@@ -114,22 +117,46 @@ def test_prediction_is_the_mixture_of_the_experts():
     assert torch.equal(learner.expert_probabilities, weights)
 
 
-@pytest.mark.parametrize("stop", [1, 3, 9, 14])
+@pytest.mark.parametrize("stop", [1, 3, 9, 28])
 @pytest.mark.parametrize("task_free", [True, False])
-def test_resumes_with_all_its_networks(stop, task_free, tmp_path):
-    data = stream(task_free, epochs=1, batch_size=120)
-    whole, first = (create("hvcl-growing", data.problem, seed=1, **SMALL) for _ in range(2))
+@pytest.mark.parametrize("kind", KINDS, ids=["inputs", "front", "evidence"])
+def test_resumes_with_all_its_networks(stop, task_free, kind, tmp_path):
+    data = stream(task_free, epochs=2, batch_size=120)
+    whole, first = (create("hvcl-growing", data.problem, seed=1, **SMALL, **kind) for _ in range(2))
     events = list(data)
     feed(whole, events)
     feed(first, events[:stop])
     save_state(tmp_path / "state.json", first.state_dict())
-    second = create("hvcl-growing", data.problem, seed=99, **SMALL)
+    second = create("hvcl-growing", data.problem, seed=99, **SMALL, **kind)
     second.load_state_dict(load_state(tmp_path / "state.json"))
     feed(second, events[stop:])
     x = torch.randn(20, 6)
     assert torch.equal(whole.predict(x), second.predict(x))
     assert whole.expert_log.records == second.expert_log.records
     assert whole.num_parameters == second.num_parameters
+
+
+def test_networks_on_fixed_features_learn_from_the_warm_up_too():
+    data = stream(task_free=False, epochs=1, batch_size=100)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL, front=True)
+    batches = [event for event in data if hasattr(event, "x")]
+    assert learner.observe(batches[0].x, batches[0].y) == {}
+    torch.testing.assert_close(learner.predict(batches[0].x), torch.full((100, 2), 0.5))
+    learner.end_task()  # before there are 256 examples
+    assert [record.examples for record in learner.expert_log.records] == [100]
+    assert len(learner.members) == 1
+
+
+def test_the_gate_learns_every_example_once_where_boundaries_are_known():
+    data = stream(task_free=False, epochs=3)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
+    feed(learner, data)
+    assert float(learner.gate.gate.counts.sum()) == 1800
+
+
+def test_fixed_features_and_convolutions_exclude_each_other():
+    with pytest.raises(InputError, match="no convolutions"):
+        GrowingConfig(front=True, channels=(8,))
 
 
 def test_a_task_that_comes_back_goes_on_with_its_expert():

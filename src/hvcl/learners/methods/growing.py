@@ -102,7 +102,7 @@ class Growing(Learner):
         """
         if not self.gate.ready and self.config.front:
             waiting = [*self.gate.warmup.batches, (x, y, task)]
-            self.gate.observe(x, y)
+            self.gate.observe(x, y, task)
             return self._learn_waiting(waiting) if self.gate.ready else {}
         inputs = self.gate.embed(x) if self.config.front else x
         experts = self._by_task(task) if task is not None else self._by_gate(inputs, y)
