@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: setup system demo test lint types sanitize results-check clean
+.PHONY: setup system demo test lint types sanitize wheel results-check clean
 
 setup: $(VENV)/.installed system
 
@@ -35,6 +35,10 @@ lint: $(VENV)/.installed
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
+
+# a wheel with compiled libraries, in dist/; without a C compiler one without
+wheel: $(VENV)/.installed
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 # the compiled code under AddressSanitizer and UBSan, by gcc. Without the search for leaks: Python and torch keep memory to the end.
 SANITIZED := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
