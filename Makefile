@@ -50,7 +50,7 @@ sanitize: $(VENV)/.installed
 	    "$$folder/hvcl.so" $(SANITIZED) && \
 	  HVCL_LIBRARY="$$folder/hvcl.so" LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	  $(BIN)/python -m pytest -q tests/ops tests/layers tests/safety $(ARGS)
+	  $(BIN)/python -m pytest -q --capture=sys tests/ops tests/layers tests/safety $(ARGS)
 
 # runs a few of the committed figures again; needs their data under $$HVCL_DATA
 results-check: $(VENV)/.installed
