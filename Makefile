@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: setup system demo test lint types sanitize results-check clean
+.PHONY: setup system demo test lint types sanitize wheel results-check clean
 
 setup: $(VENV)/.installed system
 
@@ -36,6 +36,10 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
+# a wheel with compiled libraries, in dist/; without a C compiler one without
+wheel: $(VENV)/.installed
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
 # the compiled code under AddressSanitizer and UBSan, by gcc. Without the search for leaks: Python and torch keep memory to the end.
 SANITIZED := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
 sanitize: export CC := gcc
@@ -46,7 +50,7 @@ sanitize: $(VENV)/.installed
 	    "$$folder/hvcl.so" $(SANITIZED) && \
 	  HVCL_LIBRARY="$$folder/hvcl.so" LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	  $(BIN)/python -m pytest -q tests/ops tests/layers tests/safety $(ARGS)
+	  $(BIN)/python -m pytest -q --capture=sys tests/ops tests/layers tests/safety $(ARGS)
 
 # runs a few of the committed figures again; needs their data under $$HVCL_DATA
 results-check: $(VENV)/.installed

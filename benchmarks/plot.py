@@ -18,7 +18,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from hvcl.core.storage import write_atomically
+from hvcl.core.files import write_atomically
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "speed"
 MAX_BYTES = 300_000

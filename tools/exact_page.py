@@ -8,7 +8,7 @@ import argparse
 import statistics
 
 from experiments.records import read_records
-from hvcl.core.storage import write_atomically
+from hvcl.core.files import write_atomically
 from hvcl.results import load_cells, load_paper
 from tools.marks import ROOT, fill
 

@@ -8,7 +8,7 @@ import argparse
 import statistics
 
 from experiments.search import load_topic
-from hvcl.core.storage import read_json, write_atomically
+from hvcl.core.files import read_json, write_atomically
 from hvcl.learners import method
 from hvcl.results import load_cells, load_paper
 from tools.marks import ROOT, fill

@@ -17,7 +17,7 @@ from pathlib import Path
 from experiments.literature.baselines import PUBLISHED
 from experiments.records import read_records
 from hvcl.core.configuration import field_help
-from hvcl.core.storage import write_atomically
+from hvcl.core.files import write_atomically
 from hvcl.learners import known_methods
 from hvcl.learners.gradient import GradientConfig
 from hvcl.results import load_cells, markdown_table, method_table, overview

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.records import read_records
-from hvcl.core.storage import write_atomically
+from hvcl.core.files import write_atomically
 from hvcl.report.reinforcement import over, transfer_of
 from hvcl.rl import scores
 from tools.marks import ROOT, fill

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from hvcl.core.storage import read_json
+from hvcl.core.files import read_json
 from hvcl.evaluation import AccuracyMatrix, evaluate
 from hvcl.learners import Exact
 from hvcl.results import keys, make_cell, save_cell

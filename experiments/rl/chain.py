@@ -16,7 +16,7 @@ from rich.console import Console
 
 from experiments.rl.configuration import AGENT
 from hvcl.commands.options import parse_seeds
-from hvcl.core.storage import read_json, write_json
+from hvcl.core.files import read_json, write_json
 from hvcl.rl.sequences import sequence
 from hvcl.runs import RunFolder
 from hvcl.runs.engine import Job, run_seeds

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hvcl import results as results
     from hvcl import rl as rl
     from hvcl import runs as runs
+    from hvcl import settings as settings
     from hvcl import streams as streams
     from hvcl import testing as testing
     from hvcl.api import create as create
@@ -75,6 +76,7 @@ _MODULES = (
     "results",
     "rl",
     "runs",
+    "settings",
     "streams",
     "testing",
 )

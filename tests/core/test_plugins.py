@@ -53,7 +53,7 @@ def test_an_installed_method_is_known_by_name_and_runs_from_the_command_line(pac
     known = packages.execute("-c", "import hvcl; print(sorted(hvcl.learners.known_methods()))")
     assert "'mine'" in known.stdout, known.stderr
     done = packages.execute(
-        "-m", "hvcl.cli", "run", "split-digits", "--method", "mine", "--strength", "2", "--epochs", "1", "--hidden", "8"
+        "-m", "hvcl", "run", "split-digits", "--method", "mine", "--strength", "2", "--epochs", "1", "--hidden", "8"
     )
     assert done.returncode == 0, done.stderr
     assert "mine" in done.stdout

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from hvcl.core.errors import RunError
-from hvcl.core.storage import load_state, save_state, tensor_bytes, write_json
+from hvcl.core.files import write_json
+from hvcl.core.storage import load_state, save_state, tensor_bytes
 
 STATE = {
     "weights": {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(3, dtype=torch.int64), "empty": torch.zeros(0)},

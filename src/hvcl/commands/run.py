@@ -12,7 +12,7 @@ from rich.console import Console
 
 from hvcl.commands.options import Parser, UsageError, add_run_options, add_settings, method_in, option_of, settings_of
 from hvcl.commands.output import print_runs
-from hvcl.core.storage import read_json
+from hvcl.core.files import read_json
 from hvcl.learners import known_methods, method
 from hvcl.results import BUDGETS
 from hvcl.runs import RunConfig, execute

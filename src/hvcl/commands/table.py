@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hvcl.commands.options import Parser
 from hvcl.core.errors import InputError
-from hvcl.core.storage import write_atomically
+from hvcl.core.files import write_atomically
 from hvcl.results import BUDGETS, html_table, load_cells, markdown_table, overview
 
 

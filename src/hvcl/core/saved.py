@@ -7,12 +7,9 @@ unpickled, and any program that reads safetensors can read the tensors.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.metadata
 import json
-import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from hvcl.core.errors import RunError
+from hvcl.core.files import write_atomically
 from hvcl.core.state import State, join_tensors, split_tensors
 
 FORMAT = 1
@@ -47,7 +45,10 @@ def write_saved(path: Path, kind: str, description: dict[str, Any], state: State
     header[_METADATA][_CHECKSUM] = _checksum(header, data)
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)  # tensors begin at a multiple of eight bytes
-    _replace(path, len(encoded).to_bytes(8, "little") + encoded, data)
+    try:
+        write_atomically(path, len(encoded).to_bytes(8, "little") + encoded, data)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written ({error.strerror})") from None
 
 
 def read_saved(path: Path, kind: str) -> tuple[dict[str, Any], State]:
@@ -97,20 +98,3 @@ def _checksum(header: dict[str, Any], data: memoryview) -> str:
     digest = hashlib.sha256(json.dumps(header | {_METADATA: metadata}, sort_keys=True).encode())
     digest.update(data)
     return digest.hexdigest()
-
-
-def _replace(path: Path, *parts: bytes | memoryview) -> None:
-    """Write a file under a temporary name beside `path`, flush it to disk, and move it into place."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise RunError(f"{path} cannot be written ({error.strerror})") from None
-    finally:
-        with contextlib.suppress(OSError):  # moved, or never made
-            temporary.unlink()

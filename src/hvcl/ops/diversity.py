@@ -112,7 +112,7 @@ def diversity(
 
 
 def _rows(which: Sequence[int], experts: int) -> tuple[ctypes.Array[ctypes.c_int64]]:
-    """Row numbers for C, each of them in range."""
-    if any(not 0 <= row < experts for row in which):
+    """Row numbers for C, each of them in range and named once."""
+    if any(not 0 <= row < experts for row in which) or len(set(which)) != len(which):
         raise IndexError(f"rows {list(which)} of {experts}")
     return ((ctypes.c_int64 * len(which))(*which),)

@@ -83,7 +83,7 @@ def _load() -> Library:
         path, origin = Path(chosen), "chosen by HVCL_LIBRARY"
     else:
         path, origin = PACKAGED / library_name(instructions), "packaged"
-        if not intact(path):
+        if not intact(path, beside=Path(__file__)):
             path, origin = _compiled(instructions), "compiled at first use"
     functions = ctypes.CDLL(str(path))
     for name, (result, arguments) in prototypes().items():
@@ -147,13 +147,25 @@ def open_to_others(path: Path) -> str | None:
     return None
 
 
-def intact(path: Path) -> bool:
-    """Whether a library is there as it was compiled, and by nobody else."""
+def intact(path: Path, beside: Path | None = None) -> bool:
+    """Whether a library is there as it was compiled, and nobody else could have put it there.
+
+    One of a wheel may also belong to whoever the package's own files (`beside`) belong to, and be as open as those: who could
+    change it could change the code that loads it.
+    """
     try:
         digest = path.with_suffix(".sha256").read_text()
-        return open_to_others(path) is None and hashlib.sha256(path.read_bytes()).hexdigest() == digest
+        if open_to_others(path) is not None and (beside is None or not _as_safe(path, beside)):
+            return False
+        return hashlib.sha256(path.read_bytes()).hexdigest() == digest
     except (OSError, UnicodeDecodeError):
         return False
+
+
+def _as_safe(path: Path, other: Path) -> bool:
+    """Whether a file has the owner of another, and may be written to by nobody who may not write to that."""
+    mine, theirs = path.stat(), other.stat()
+    return mine.st_uid == theirs.st_uid and not mine.st_mode & ~theirs.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _find_gemm() -> int | None:

@@ -55,11 +55,16 @@ class SmallAdam:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from `state_dict`; one that does not fit raises `InputError`, and nothing has changed."""
-        firsts, seconds, count = (state_dict.get(name, ()) for name in ("first", "second", "count"))
+        firsts: Any = state_dict.get("first")
+        seconds: Any = state_dict.get("second")
         for moments in (firsts, seconds):
             if not isinstance(moments, list) or len(moments) != len(self.parameters):
                 raise InputError("the optimiser's state does not fit: it needs a first and a second moment of every parameter")
-        pairs = [*zip(self._first, firsts, strict=True), *zip(self._second, seconds, strict=True), (self._count, count)]
+        pairs = [
+            *zip(self._first, firsts, strict=True),
+            *zip(self._second, seconds, strict=True),
+            (self._count, state_dict.get("count")),
+        ]
         for mine, saved in pairs:
             if not isinstance(saved, Tensor) or saved.shape != mine.shape or saved.dtype != mine.dtype:
                 given = f"{saved.dtype} of shape {tuple(saved.shape)}" if isinstance(saved, Tensor) else type(saved).__name__

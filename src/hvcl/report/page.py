@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hvcl.core.errors import RunError
+from hvcl.core.files import write_atomically
 from hvcl.report import words
 from hvcl.report.folders import find_runs
 from hvcl.report.load import Run, load_run
@@ -58,18 +57,9 @@ def write_report(folders: Sequence[Path], output: Path, title: str | None = None
     page = render([load_run(folder) for folder in find_runs(folders)], title, episodes)
     if output.is_dir():
         raise RunError(f"{output} is a folder: give the name of the HTML file to write, such as {output / 'report.html'}")
-    temporary: Path | None = None
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=output.parent, prefix=f".{output.name}.", suffix=".part", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(page)
-        temporary.chmod(0o644)  # temporary files are private, a report is not
-        os.replace(temporary, output)
+        write_atomically(output, page)
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         raise RunError(f"{output} cannot be written: {error.strerror}") from None
     return output

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hvcl.core.errors import RunError
-from hvcl.core.storage import read_json, write_json
+from hvcl.core.files import read_json, write_json
 from hvcl.results import keys
 from hvcl.results.paper import PAPER_FILE, PaperFigure, load_paper
 from hvcl.streams import BENCHMARKS

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvcl.core.errors import RunError
-from hvcl.core.storage import read_json
+from hvcl.core.files import read_json
 
 PAPER_FILE = "paper.json"
 """Name of the file, in a folder of results."""

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from hvcl.core.errors import InputError
-from hvcl.core.storage import read_json
+from hvcl.core.files import read_json
 from hvcl.runs.engine import Job, run_seeds
 from hvcl.runs.environment import decisive_changes
 from hvcl.runs.experiment import Experiment

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from hvcl.core.errors import RunError
-from hvcl.core.storage import load_state, read_json, save_state, write_atomically, write_json
+from hvcl.core.files import read_json, write_atomically, write_json
+from hvcl.core.storage import load_state, save_state
 from hvcl.runs.experiment import Experiment, experiment_from, kind_of
 
 

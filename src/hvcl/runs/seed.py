@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hvcl.core.errors import RunError
-from hvcl.core.storage import write_json
+from hvcl.core.files import write_json
 from hvcl.runs.environment import environment
 from hvcl.runs.folder import RunFolder
 from hvcl.runs.record import Recorder, Stop, Tell
@@ -49,7 +49,7 @@ def run_seed(
                 files.cut_metrics(checkpoint["metrics_size"])
                 session.load_state_dict(checkpoint, files.evaluations())
                 recorder.resume(checkpoint)
-            except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+            except (RunError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise RunError(f"{files.checkpoint_path} does not fit this run ({reason}): start anew with --force") from None
         write_json(files.environment_path, environment(seed))

@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from hvcl.core.storage import read_json, write_json
+from hvcl.core.files import read_json, write_json
 
 EVERY = "every-method"
 """The file of what a benchmark asks of all methods."""

@@ -16,6 +16,7 @@ static const float *columns_of(const float *values, int64_t n, int64_t j, int64_
 void pair_distances(
     int64_t M, int64_t n, const float *values, int64_t exponentials, double weight, int64_t some, const int64_t *which, float *room, double *out)
 {
+    if (some < 1) return;  /* an array of no elements is undefined */
     int64_t place[M];  /* of a row among the named ones: a pair is looked at once */
     const float *named[some];
     for (int64_t j = 0; j < M; j++) place[j] = some;
