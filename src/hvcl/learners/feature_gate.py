@@ -35,7 +35,7 @@ class FeatureGateConfig:
     mirror: bool = False
     """Patches: pool over the picture and its mirror image, for objects without a preferred side."""
     recognition: Recognition = "gaussians"
-    """p(m|x) from the gate's Gaussians, or (evidence) from conjugate regression on pairs of expert and label, as `exact` has it."""
+    """p(m|x) from the gate's Gaussians, or (evidence) by regression on pairs of expert and label, as `exact` has it."""
     covariance: Literal["tied", "diagonal"] = "tied"
     """Covariance of the gate's Gaussians: one full matrix for all, or a diagonal for each."""
     temperature: float = 3.0
