@@ -79,3 +79,26 @@ def test_saving_and_loading(tmp_path):
         learner.observe(x, y)
     learner.save(tmp_path / "digits.safetensors")
     assert torch.equal(hvcl.load(str(tmp_path / "digits.safetensors")).predict(x), learner.predict(x))
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1", True])
+def test_seeds_are_whole_numbers(seed):
+    stream = hvcl.make_stream("split-digits")
+    for make in (lambda: hvcl.make_stream("split-digits", seed=seed), lambda: hvcl.create("naive", stream, seed=seed)):
+        with pytest.raises(InputError, match="a seed must be"):
+            make()
+
+
+def test_things_of_another_kind_are_named():
+    stream = hvcl.make_stream("split-digits")
+    learner = hvcl.create("naive", stream)
+    x, y = next(iter(stream.batches()))
+    for call, message in (
+        (lambda: hvcl.make_stream(3), "name of a benchmark"),
+        (lambda: hvcl.create("naive", "split-digits"), "Problem"),
+        (lambda: learner.observe(x.numpy(), y), "must be a tensor"),
+        (lambda: learner.observe(x, y.numpy()), "must be a tensor"),
+        (lambda: hvcl.layers.convert("x", 2), "takes a network"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()

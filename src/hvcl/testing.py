@@ -50,11 +50,26 @@ def check_learner(method: str | type[Learner], **settings: Any) -> None:
     """
     if not isinstance(method, str):
         names = [name for name, found in known_methods().items() if found.learner is method]
-        _require(bool(names), f"{method.__name__} is not registered: decorate it with hvcl.learners.register")
+        shown = getattr(method, "__name__", repr(method))
+        _require(bool(names), f"{shown} is not a registered method: give the name or the class of one (hvcl.learners.register)")
         method = names[0]
     case = LearnerCase(method, settings)
-    for check in LEARNER_CHECKS.values():
+    for name, check in LEARNER_CHECKS.items():
+        _run_check(name, check, case)
+
+
+def _run_check(name: str, check: Callable[[Any], None], case: Any) -> None:
+    """One check; whatever a method raises of its own becomes one sentence."""
+    try:
         check(case)
+    except AssertionError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise AssertionError(f"{case.method}, check {name!r}: raises {type(error).__name__}: {reason}") from error
+
+
+RANDOM = "build modules and draw numbers within a state of its own (hvcl.core.random.RandomState(seed).active())"
 
 
 @dataclass(frozen=True)
@@ -177,7 +192,11 @@ def check_terms(case: LearnerCase) -> None:
     x, y = next(iter(stream.batches()))
     before = x.clone(), y.clone()
     terms = learner.observe(x, y)
-    learner.predict(x)
+    _require(isinstance(terms, dict), f"{case.method}.learn returns {type(terms).__name__}, not the named terms of the loss")
+    p = learner.predict(x)
+    _require(isinstance(p, Tensor), f"{case.method}.infer returns {type(p).__name__}, not a tensor of probabilities")
+    fits = p.shape == (len(x), stream.problem.outputs)
+    _require(fits, f"{case.method}.infer returns the shape {tuple(p.shape)}, not [B, outputs]")
     _require(torch.equal(x, before[0]) and torch.equal(y, before[1]), f"{case.method} changes the batch that it is given")
     _require(
         all(isinstance(name, str) and isinstance(value, float | int) and math.isfinite(value) for name, value in terms.items()),
@@ -202,7 +221,7 @@ def check_seed(case: LearnerCase) -> None:
             terms = feed(learner, list(stream.events())[:55])
             x, _ = next(iter(stream.batches()))
             found.append((terms, learner.predict(x)))
-            _require(torch.equal(torch.get_rng_state(), before), f"{case.method} changes torch's global random state")
+            _require(torch.equal(torch.get_rng_state(), before), f"{case.method} changes torch's global random state: {RANDOM}")
     finally:
         torch.set_rng_state(outside)
     agree = found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])
@@ -384,6 +403,7 @@ def _with(state: State, path: tuple[Any, ...], value: Any) -> State:
 
 
 LEARNER_CHECKS: dict[str, Callable[[LearnerCase], None]] = {
+    "terms": check_terms,
     **{
         f"learns, {scenario}, {'task-free' if task_free else 'boundaries'}": partial(
             check_learns, scenario=scenario, task_free=task_free
@@ -392,7 +412,6 @@ LEARNER_CHECKS: dict[str, Callable[[LearnerCase], None]] = {
         for task_free in (False, True)
     },
     "probabilities": check_probabilities,
-    "terms": check_terms,
     "seed": check_seed,
     "predicting": check_predicting,
     "types": check_types,
@@ -421,11 +440,12 @@ def check_agent(method: str | type[Agent], *, steps: int = 1_500, score: float =
 
     if not isinstance(method, str):
         names = [name for name, found in known_agents().items() if found.agent is method]
-        _require(bool(names), f"{method.__name__} is not registered: decorate it with hvcl.rl.methods.register")
+        shown = getattr(method, "__name__", repr(method))
+        _require(bool(names), f"{shown} is not a registered method: give the name or the class of one (hvcl.rl.methods.register)")
         method = names[0]
     case = AgentCase(method, settings, steps, score)
-    for check in AGENT_CHECKS.values():
-        check(case)
+    for name, check in AGENT_CHECKS.items():
+        _run_check(name, check, case)
 
 
 @dataclass(frozen=True)
@@ -484,7 +504,7 @@ def check_agent_seed(case: AgentCase) -> None:
             np.random.seed(number)
             agent = case.taught(40, seed=5)
             found.append((agent.act(_SHOWN), agent.predict(_SHOWN, 0)))
-            _require(torch.equal(torch.get_rng_state(), before), f"{case.method} changes torch's global random state")
+            _require(torch.equal(torch.get_rng_state(), before), f"{case.method} changes torch's global random state: {RANDOM}")
             _require(np.random.random() == numpy_before, f"{case.method} changes numpy's global random state")
     finally:
         torch.set_rng_state(outside)

@@ -285,3 +285,19 @@ def test_compare_refuses_what_it_does_not_know(capsys):
 
 def test_an_empty_folder_has_no_table(capsys, tmp_path):
     assert "hvcl compare" in refused(capsys, "table", str(tmp_path))
+
+
+def test_a_check_of_nothing_is_an_error(tmp_path, capsys):
+    assert main(["check", str(tmp_path)]) == 2
+    assert "no results in" in capsys.readouterr().err
+
+
+def test_going_on_and_replacing_contradict_each_other(tmp_path, capsys):
+    assert main(["run", "split-digits", "--method", "naive", "--resume", "--force", "--out", str(tmp_path / "run")]) == 2
+    assert "give one of them" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_that_are_on_or_off_take_no_word(capsys):
+    assert main(["run", "split-digits", "--task-free", "true"]) == 2
+    assert "--name or --no-name" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from hvcl.core.errors import InputError
 from hvcl.core.storage import load_state, save_state
-from hvcl.layers import MoVEConv2d, MoVEConvTranspose2d, MoVELayer, MoVELinear, consolidate
+from hvcl.layers import MoVEConv2d, MoVEConvTranspose2d, MoVELayer, MoVELinear, MoVEStack, consolidate
 from hvcl.objective import Objective
 from hvcl.ops import load
 from hvcl.optim import VariationalAdam
@@ -544,3 +544,47 @@ def test_a_bad_argument_is_named(options, name):
     with pytest.raises(InputError, match=name):
         VariationalAdam(network, **options)
     assert not any(p.collects for p in posteriors(network))
+
+
+class TestFrozen:
+    @pytest.mark.parametrize("sigma", ["weight", "unit"])
+    @pytest.mark.parametrize("lazy", [True, False])
+    @pytest.mark.parametrize("late", [False, True])
+    def test_frozen_experts_stay_where_they_are(self, sigma, lazy, late):
+        torch.manual_seed(0)
+        network = nn.Sequential(MoVELinear(4, 8, 3, sigma=sigma), nn.Tanh(), MoVELinear(8, 2, 3, sigma=sigma))
+        objective, x = Objective(expert_kl=0.1, diversity=0.1), torch.randn(32, 4)
+        if not late:
+            network[0].requires_grad_(False)
+        optimizer = VariationalAdam(network, lr=0.01, lazy=lazy)
+
+        def steps():
+            for _ in range(3):
+                loss = objective(-network(x).square().mean(), network, 10).total
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+        if late:
+            steps()
+            network[0].requires_grad_(False)
+        before = {name: value.clone() for name, value in network.state_dict().items()}
+        steps()
+        moved = {name for name, value in network.named_parameters() if not torch.equal(value, before[name])}
+        assert not any(name.startswith("0.") for name in moved)
+        assert {"2.posterior.mean", "2.posterior.rho", "2.bias"} <= moved
+
+    def test_frozen_layers_of_a_stack_leave_the_others_learning(self):
+        stack = MoVEStack((4, 8, 2), 3)
+        next(iter(stack)).requires_grad_(False)
+        before = {name: value.clone() for name, value in stack.state_dict().items()}
+        optimizer = VariationalAdam(stack, lr=0.01)
+        stack(torch.randn(32, 4)).square().mean().backward()
+        optimizer.step()
+        moved = {name for name, value in stack.named_parameters() if not torch.equal(value, before[name])}
+        assert "layers.1.posterior.mean" in moved
+        assert not any(name.startswith("layers.0.") for name in moved)
+
+    def test_parameters_instead_of_a_network_are_named(self):
+        with pytest.raises(InputError, match="takes a network"):
+            VariationalAdam(MoVELinear(4, 2).parameters())

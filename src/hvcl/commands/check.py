@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hvcl.commands.options import Parser
-from hvcl.core.errors import InputError
+from hvcl.core.errors import InputError, RunError
 from hvcl.results import check, load_cells
 
 
@@ -26,8 +26,11 @@ def run(options: argparse.Namespace) -> int:
     """A line for each seed; exit code 1 if one differs by more than the tolerance."""
     if options.sample < 1:
         raise InputError(f"--sample must be at least 1, got {options.sample}")
+    cells = load_cells(options.folder)
+    if not cells:
+        raise RunError(f"no results in {options.folder}")
     failed = False
-    for found in check(load_cells(options.folder), options.sample, options.seed, options.seconds):
+    for found in check(cells, options.sample, options.seed, options.seconds):
         close = 100 * found.difference <= options.tolerance
         failed |= not close
         verdict = "the same" if not found.difference else "close" if close else "DIFFERENT"

@@ -36,6 +36,8 @@ class Parser(argparse.ArgumentParser):
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """All of `words`; an unknown one raises `UsageError`."""
         known, rest = self.parse_known_args([self._flag(word) for word in words])
+        if rest and rest[0].lower() in ("true", "false", "yes", "no"):
+            raise UsageError(f"unexpected argument {rest[0]!r}: options that are on or off are written --name or --no-name")
         if rest and not rest[0].startswith("-"):
             raise UsageError(f"unexpected argument {rest[0]!r} (see {self.prog} --help)")
         if rest:
@@ -50,6 +52,12 @@ class Parser(argparse.ArgumentParser):
         if equals and isinstance(self._option_string_actions.get(name), argparse.BooleanOptionalAction):
             return name if parse(name, text, bool) else f"--no-{name[2:]}"
         return word
+
+
+def check_run_options(options: argparse.Namespace) -> None:
+    """Raise `UsageError` for options of a run that contradict each other."""
+    if options.resume and options.force:
+        raise UsageError("--resume goes on with a run and --force replaces it: give one of them")
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:

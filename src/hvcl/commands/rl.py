@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hvcl.commands.options import Parser, add_run_options, add_settings, method_in, settings_of
+from hvcl.commands.options import Parser, add_run_options, add_settings, check_run_options, method_in, settings_of
 from hvcl.commands.output import print_lists, print_rows
 from hvcl.core.errors import InputError
 from hvcl.report import write_report
@@ -79,6 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    check_run_options(options)
     protocol, agent = settings_of(options, "protocol"), settings_of(options, "agent")
     config = RLConfig.make(options.sequence, options.method, options.seeds, protocol, agent)
     out = options.out or Path("runs") / re.sub(r"[^\w.-]+", "-", f"rl-{config.sequence}-{config.method}")

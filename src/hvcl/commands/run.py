@@ -10,7 +10,16 @@ from typing import Any
 
 from rich.console import Console
 
-from hvcl.commands.options import Parser, UsageError, add_run_options, add_settings, method_in, option_of, settings_of
+from hvcl.commands.options import (
+    Parser,
+    UsageError,
+    add_run_options,
+    add_settings,
+    check_run_options,
+    method_in,
+    option_of,
+    settings_of,
+)
 from hvcl.commands.output import print_runs
 from hvcl.core.files import read_json
 from hvcl.learners import known_methods, method
@@ -53,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
     supervision = "-task-free" if config.stream.task_free else ""
     out = options.out or Path("runs") / f"{config.benchmark}-{config.stream.scenario}{supervision}-{config.method}"
     console = Console(stderr=True)
+    check_run_options(options)
     results = execute(config, out, workers=options.workers, resume=options.resume, force=options.force, progress=console)
     if options.json:
         print(json.dumps(_json_result(out, results), allow_nan=False))

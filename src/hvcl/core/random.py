@@ -8,6 +8,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from hvcl.core.errors import InputError
+
+
+def check_seed(seed: int) -> None:
+    """Raise `InputError` unless `seed` is a whole number from 0 to 2^63 - 1."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise InputError(f"a seed must be a whole number of at least 0, got {seed!r}")
+
 
 @contextmanager
 def float32() -> Iterator[None]:

@@ -55,6 +55,9 @@ class MoVELayer(VariationalModule):
     With C > 1 `copies` there are C layers of one shape side by side, each with a gate and M experts of its own (expert m of
     copy c is number c * M + m), and terms are summed over the copies.
 
+    A layer that is used several times in one forward pass pays its gate terms for the last use; one network may be trained by one
+    thread at a time. There are no gradients of gradients: autograd refuses them with an error.
+
     Float32 on the CPU runs compiled (`hvcl.ops`), with the plain operations here as reference and for everything else.
     """
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from hvcl.ops import MOST_EXPERTS, usable
 from hvcl.ops.dense import Answer, Mixture, Stack, run
 from hvcl.posteriors import MeanFieldGaussian
+from hvcl.posteriors.collector import Collector
 from hvcl.posteriors.parameter import collect_with
 
 if TYPE_CHECKING:
@@ -52,8 +53,10 @@ class Compiled:
         for layer in layers:
             _add_tensors(layer, tensors)
         first = layers[0]
-        collected = _posterior(first).collector.owner is not None
-        mode = (first.training, first.sample_in_eval, torch.is_grad_enabled(), collected, statistics)
+        grad = torch.is_grad_enabled()
+        learned = tuple([tensor is not None and tensor.requires_grad for tensor in tensors]) if grad else ()
+        collected = grad and all(_posterior(layer).collects for layer in layers)
+        mode = (first.training, first.sample_in_eval, grad, collected, learned, statistics)
         found = self._known.get(mode)
         if found is not None and len(found[0]) == len(tensors) and all(map(is_, tensors, found[0])):
             return found[1]
@@ -66,9 +69,10 @@ class Compiled:
         library = usable(*tensors)
         if library is None or not library.has_gemm or layers[0].experts > MOST_EXPERTS:
             return None
-        sinks = [layer.posterior.collector if layer.posterior.collects else None for layer in layers]
-        for layer in layers:
-            if layer.posterior.collects:
+        sinks: list[Collector | None] = [None] * len(layers)
+        if all(layer.posterior.collects for layer in layers):  # all of them or none: a frozen layer leaves the others to autograd
+            sinks = [layer.posterior.collector for layer in layers]
+            for layer in layers:
                 collect_with(layer.posterior, layer.parameters())
         mixtures = [_mixture(layer, statistics) for layer in layers]
         return Stack(library, mixtures, sinks, torch.is_grad_enabled(), side_by_side)

@@ -99,6 +99,8 @@ def convert(
 
 def _places(network: nn.Module, skip: Choice, only: Choice | None) -> list[str]:
     """The dotted names of all places of layers to convert, checked."""
+    if not isinstance(network, nn.Module):
+        raise InputError(f"convert takes a network (torch.nn.Module), got {type(network).__name__}")
     names: dict[int, list[str]] = {}
     for name, module in network.named_modules(remove_duplicate=False):
         names.setdefault(id(module), []).append(name)
@@ -183,6 +185,8 @@ def _copy(ours: MoVELayer, weight: Tensor, bias: Tensor | None) -> None:
     """All experts get these weights and this bias."""
     ours.posterior.mean.copy_(weight.expand_as(ours.posterior.mean))
     ours.posterior.requires_grad_(weight.requires_grad)
+    if ours.gate is not None:
+        ours.gate.requires_grad_(weight.requires_grad)
     if bias is not None and ours.bias is not None:
         ours.bias.copy_(bias.expand_as(ours.bias))
         ours.bias.requires_grad_(bias.requires_grad)

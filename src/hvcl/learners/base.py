@@ -123,6 +123,8 @@ class Learner(ABC):
     def accept_inputs(self, x: Tensor, task: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Inputs in float32 and task ids as int64, without a gradient; `InputError` for what does not fit the problem."""
         problem = self.problem
+        if not isinstance(x, Tensor):
+            raise InputError(f"inputs must be a tensor, got {type(x).__name__}: convert them with torch.as_tensor(x)")
         if tuple(x.shape[1:]) != problem.input_shape or x.dim() == 0:
             raise InputError(f"inputs must have shape (batch, {_list(problem.input_shape)}), got {tuple(x.shape)}")
         if len(x) == 0:
@@ -148,6 +150,8 @@ class Learner(ABC):
 
 def _integers(name: str, values: Tensor, count: int, limit: int) -> Tensor:
     """So many integers from 0 to `limit` - 1, as int64."""
+    if not isinstance(values, Tensor):
+        raise InputError(f"{name} must be a tensor, got {type(values).__name__}: convert them with torch.as_tensor")
     if values.shape != (count,) or values.is_floating_point() or values.is_complex():
         raise InputError(f"{name} must be {count} integers, got {values.dtype} of shape {tuple(values.shape)}")
     values = values.long()

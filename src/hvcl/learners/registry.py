@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hvcl.core.configuration import configure
+from hvcl.core.errors import InputError
 from hvcl.core.plugins import load_plugins
 from hvcl.core.problem import Problem
-from hvcl.core.random import float32
+from hvcl.core.random import check_seed, float32
 from hvcl.core.registry import Registry, first_line
 from hvcl.learners.base import Learner
 
@@ -64,5 +65,8 @@ def method(name: str) -> Method:
 def create(name: str, problem: Problem, seed: int = 0, **settings: Any) -> Learner:
     """A new learner, e.g. ``create("hvcl", stream.problem, seed=1, experts=4)``; `settings` are its configuration's fields."""
     chosen = method(name)
+    check_seed(seed)
+    if not isinstance(problem, Problem):
+        raise InputError(f"a learner is made for a Problem (a stream's is stream.problem), got {type(problem).__name__}")
     with float32():
         return chosen.learner(problem, configure(chosen.config, settings), seed)

@@ -48,6 +48,8 @@ class VariationalAdam(torch.optim.Optimizer):
         eps: float = 1e-8,
         lazy: bool = True,
     ) -> None:
+        if not isinstance(module, nn.Module):
+            raise InputError(f"VariationalAdam takes a network, not its parameters: got a {type(module).__name__}")
         if not lr >= 0 or not eps >= 0 or not all(0 <= beta < 1 for beta in betas):
             raise InputError(f"lr and eps must be at least 0 and betas in [0, 1), got lr={lr}, eps={eps}, betas={betas}")
         super().__init__(module.parameters(), {"lr": lr, "betas": betas, "eps": eps})
@@ -230,6 +232,11 @@ class VariationalAdam(torch.optim.Optimizer):
     def _plan(self, posterior: MeanFieldGaussian) -> _Plan | None:
         """What to do to one layer's experts; None: nothing."""
         collector = posterior.collector
+        if not posterior.learns:
+            frozen = [parameter for parameter in (posterior.mean, posterior.rho) if not parameter.requires_grad]
+            if len(frozen) == 1:
+                raise InputError("freeze means and sigmas of a posterior together: posterior.requires_grad_(False)")
+            return None
         parts, weights, dense = collector.contributions, collector.kl_weights, _dense(posterior)
         if dense is None and not parts and (self.lazy or collector.empty):
             return None

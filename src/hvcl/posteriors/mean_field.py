@@ -126,8 +126,17 @@ class MeanFieldGaussian(nn.Module):
 
     @property
     def collects(self) -> bool:
-        """Whether gradients go to an optimiser directly instead of to `.grad`: while a `hvcl.optim.VariationalAdam` lives."""
-        return self.collector.owner is not None and torch.is_grad_enabled()
+        """Whether gradients go to an optimiser directly instead of to `.grad`: while a `hvcl.optim.VariationalAdam` lives.
+
+        Those of a posterior that is frozen, also in part, go to nobody, or as autograd has it.
+        """
+        return self.collector.owner is not None and torch.is_grad_enabled() and self.learns
+
+    @property
+    def learns(self) -> bool:
+        """Whether means and sigmas both require a gradient. Looked up where they are: torch's own lookup is slow."""
+        own = self._parameters
+        return own["mean"].requires_grad and own["rho"].requires_grad  # type: ignore[union-attr]
 
     @property
     def stepped_together(self) -> tuple[Tensor, ...]:

@@ -87,14 +87,21 @@ def execute_all(
         jobs += [Job(path, seed, f"{config.method} seed {seed}") for seed in config.seeds]
     results: dict[Path, dict[int, dict[str, Any]]] = {path: {} for _, path in runs}
 
-    def on_result(number: int, result: dict[str, Any]) -> None:
-        path, seed = jobs[number].folder, jobs[number].seed
+    def on_result(path: Path, seed: int, result: dict[str, Any]) -> None:
         results[path][seed] = result
         config = next(config for config, other in runs if other == path)
         if len(results[path]) == len(config.seeds):
             on_finished(path, [results[path][seed] for seed in config.seeds])
 
-    run_seeds(jobs, progress, workers, on_result)
+    pending: list[Job] = []
+    for job in jobs:  # what is finished needs no process
+        done = RunFolder(job.folder).seed(job.seed).result()
+        if done is None:
+            pending.append(job)
+        else:
+            on_result(job.folder, job.seed, done)
+    if pending:
+        run_seeds(pending, progress, workers, lambda n, result: on_result(pending[n].folder, pending[n].seed, result))
     return [[results[path][seed] for seed in config.seeds] for config, path in runs]
 
 

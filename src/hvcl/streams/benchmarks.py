@@ -10,6 +10,7 @@ import torch
 
 from hvcl.core.configuration import configure, to_json
 from hvcl.core.errors import InputError
+from hvcl.core.random import check_seed
 from hvcl.core.registry import Registry
 from hvcl.streams.arrays import deal, order_classes
 from hvcl.streams.datasets import Dataset, load
@@ -118,7 +119,10 @@ def make_stream(name: str, config: StreamConfig | None = None, seed: int = 0, **
     `settings` are fields of `StreamConfig`; what they leave open takes the benchmark's defaults. A whole `config` takes
     their place.
     """
+    if not isinstance(name, str):
+        raise InputError(f"make_stream takes the name of a benchmark, got {type(name).__name__}: from_arrays takes your own data")
     chosen = benchmark(name)
+    check_seed(seed)
     if config is None:
         config = configure(StreamConfig, chosen.stream | settings)
     elif settings:
