@@ -122,7 +122,7 @@ def _methods():
 def test_what_is_not_registered_is_said():
     with pytest.raises(AssertionError, match="Lazy is not a registered method"):
         check_learner(Lazy)
-    with pytest.raises(AssertionError, match="SAC is not registered"):
+    with pytest.raises(AssertionError, match="SAC is not a registered method"):
         check_agent(SAC)
 
 
