@@ -108,7 +108,7 @@ def together(benchmark, seed, runs):
         for run, event in zip(runs.values(), events, strict=True):
             if isinstance(event, Batch):
                 run.seconds += timed(lambda r=run, e=event: learn(r, e), features)
-            elif event.told:
+            elif event.announced:
                 run.learner.end_task()
         if not isinstance(events[0], Batch):
             features.testing = True

@@ -70,6 +70,7 @@ def _run_check(name: str, check: Callable[[Any], None], case: Any) -> None:
 
 
 RANDOM = "build modules and draw numbers within a state of its own (hvcl.core.random.RandomState(seed).active())"
+"""What to do about a method that draws from a global generator."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def feed(learner: Learner, events: list[Batch | TaskEnd]) -> list[dict[str, floa
     for event in events:
         if isinstance(event, Batch):
             terms.append(learner.observe(event.x, event.y, event.task))
-        elif event.told:
+        elif event.announced:
             learner.end_task()
     return terms
 
@@ -186,7 +187,7 @@ def check_probabilities(case: LearnerCase) -> None:
 
 
 def check_terms(case: LearnerCase) -> None:
-    """`observe` returns finite numbers by name and leaves its arguments alone; sizes and memory are told."""
+    """`observe` returns finite numbers by name and leaves its arguments alone; sizes and memory are stated."""
     stream = tiny_stream()
     learner = case.create(stream.problem)
     x, y = next(iter(stream.batches()))

@@ -135,7 +135,7 @@ def test_scoring_changes_nothing_in_a_learner_in_any_scenario(name, scenario, ta
     for event in list(data)[:3]:
         if hasattr(event, "x"):
             learner.observe(event.x, event.y, event.task)
-        elif event.told:
+        elif event.announced:
             learner.end_task()
     random = learner.random.state()
     outside = torch.get_rng_state()

@@ -48,7 +48,7 @@ def taught(two_tasks):
         for event in list(stream)[:steps]:
             if hasattr(event, "x"):
                 terms.append(learner.observe(event.x, event.y, event.task))
-            elif event.told:
+            elif event.announced:
                 learner.end_task()
         return learner, terms
 

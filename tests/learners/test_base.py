@@ -35,7 +35,7 @@ def taught(stream: Stream, method: str, **settings: Any) -> Learner:
     for event in stream:
         if isinstance(event, Batch):
             learner.observe(event.x, event.y, event.task)
-        elif event.told:
+        elif event.announced:
             learner.end_task()
     return learner
 

@@ -196,14 +196,14 @@ def test_a_task_smaller_than_half_a_batch_survives_blurring() -> None:
         assert all_same(events[start:], list(stream.events(start)))
 
 
-# -- what learners are told -----------------------------------------------------------------------------------------------
+# -- what learners may know -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ends_are_told_unless_the_stream_is_task_free(kind: str) -> None:
     stream = make(**KINDS[kind])
     ends = [event for event in stream if isinstance(event, TaskEnd)]
-    assert ends == [TaskEnd(task, told=not stream.config.task_free) for task in range(3)]
+    assert ends == [TaskEnd(task, announced=not stream.config.task_free) for task in range(3)]
     assert stream.config.supervision == ("task-free" if "task_free" in KINDS[kind] else "boundaries")
 
 

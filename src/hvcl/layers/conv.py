@@ -223,7 +223,7 @@ class _MoVEConvNd(_MoVEConvBase):
         return Work(routed.weights, routed.rows, routed.starts, self.top_k)
 
     def _geometry(self) -> Geometry | None:
-        """What compiled code is told of the convolution; None for what it does not know."""
+        """The geometry for compiled code; None for a convolution that it does not support."""
         if self.dimensions > 2 or self.groups != 1 or self.padding_mode != "zeros" or isinstance(self.padding, str):
             return None
         return Geometry(self.kernel_size, self.stride, self.padding, self.dilation)

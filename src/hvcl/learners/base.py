@@ -29,7 +29,7 @@ class Learner(ABC):
     """Upper bounds only: each part of the stream must hold the data of all tasks so far."""
 
     one_pass: ClassVar[bool] = False
-    """Every example should be seen once: runs take one epoch unless told otherwise."""
+    """Every example should be seen once: runs take one epoch unless another number is given."""
 
     config: Any
     """The settings: every method keeps what its constructor was given."""
@@ -65,7 +65,7 @@ class Learner(ABC):
         """`observe` with a batch that fits: what a method implements."""
 
     def end_task(self) -> None:
-        """A task is over. Only told when the stream has boundaries; learners that need none do nothing here."""
+        """A task boundary. Called only where the stream announces them; learners that need none do nothing here."""
 
     def predict(self, x: Tensor, task: Tensor | None = None) -> Tensor:
         """Class probabilities ``[B, problem.outputs]``; in Task-IL zero outside the head of each example's task."""

@@ -42,8 +42,7 @@ def register(name: str, config: type[Any]) -> Callable[[LearnerClass], LearnerCl
     """
 
     def decorate(learner: LearnerClass) -> LearnerClass:
-        told = first_line(learner, name), learner.needs_all_data, learner.one_pass
-        _METHODS[name] = Method(name, learner, config, *told)
+        _METHODS[name] = Method(name, learner, config, first_line(learner, name), learner.needs_all_data, learner.one_pass)
         return learner
 
     return decorate

@@ -70,8 +70,8 @@ class ExpertSteps:
         self._alive: list[Any] = [None] * len(layouts)
         self._aliases: list[Any] = [None] * len(layouts)
         self._library: Library | None = None
-        self._told: list[object | None] = [None] * len(layouts)
-        """The memory that the gradients were in that the last `again` told of."""
+        self._described: list[object | None] = [None] * len(layouts)
+        """Of each layer the memory of gradients that its structure points to since the last `again`."""
         self._largest = 0
         self._room: Tensor | None = None
 
@@ -132,7 +132,7 @@ class ExpertSteps:
         self._bind_others(number, others)
         if contribution is not None:
             contribution.describe(experts, self.plains[number])
-        self._told[number] = None
+        self._described[number] = None
         if push is not None:
             shape = tuple(self._aliases[number][0].mean.shape)
             experts.more_mean, experts.more_rho = address(push.mean, *shape), optional(push.rho, *shape)
@@ -147,9 +147,9 @@ class ExpertSteps:
     def again(self, number: int, contribution: Contribution) -> Library | None:
         """Layer `number` is to be stepped as it was prepared the last time, with other gradients of the same kind."""
         self.layers[number].active = 1
-        if contribution.memory is not self._told[number]:
+        if contribution.memory is not self._described[number]:
             contribution.describe(self.layers[number], self.plains[number])
-            self._told[number] = contribution.memory
+            self._described[number] = contribution.memory
         return self._library
 
     def _bind_others(self, number: int, others: Sequence[Other]) -> None:

@@ -1,6 +1,6 @@
 """The border between Python and C: the only place where a tensor's address is taken.
 
-C trusts the sizes that it is told. So whoever takes an address says which shape and type C will assume there, and it is checked
+C trusts the sizes that it is given. So whoever takes an address says which shape and type C will assume there, and it is checked
 here, once: a tensor that came from a file or a user can be wrong, but never out of bounds.
 """
 

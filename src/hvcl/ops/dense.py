@@ -209,7 +209,7 @@ class Stack:
         )
         self.random = any(layer.noise or layer.sampled for layer in layers)
         self.inputs: list[Tensor | None]
-        """What autograd is told of: mean, log sigma, bias, gate weight and gate bias of each layer, or only an anchor."""
+        """The inputs that autograd sees: mean, log sigma, bias, gate weight and gate bias of each layer, or only an anchor."""
         self.inputs = [sinks[0].anchor] if sinks[0] is not None else [tensor for layer in layers for tensor in layer[:5]]
         self.tensors = [tensor for layer in layers for tensor in layer[:8] if tensor is not None]
         self._free: dict[tuple[int, int, bool, bool], list[_Pass]] = {}

@@ -46,7 +46,7 @@ class Contribution(ABC):
         return []
 
     def other_parameters(self) -> list[Tensor]:
-        """The parameters of `others` that the step can be told of by `describe`."""
+        """The parameters of `others` that `describe` covers."""
         return []
 
     @abstractmethod

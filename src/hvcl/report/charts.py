@@ -227,7 +227,7 @@ def _probes(
     edges = [left, *middles, right]
     probes = []
     for place, start, end in zip(places, edges, edges[1:], strict=False):
-        text = "\n".join([tip(place), *(told for _, told in sorted(by_place[place]))])
+        text = "\n".join([tip(place), *(text for _, text in sorted(by_place[place]))])
         area = element("rect", element("title", text), x=start, y=top, width=end - start, height=bottom - top)
         guide = element("line", class_="guide", x1=across(place), x2=across(place), y1=top, y2=bottom)
         probes.append(element("g", guide, area, class_="probe"))

@@ -44,8 +44,8 @@ def run(
         match event:
             case Batch(x, y, task):
                 observer.on_terms(event, learner.observe(x, y, task))
-            case TaskEnd(task, told):
-                if told:
+            case TaskEnd(task, announced):
+                if announced:
                     learner.end_task()
                 evaluation = evaluate(learner, stream.tests, seen=task + 1)
                 matrix.add(evaluation.accuracies)

@@ -18,7 +18,7 @@ class Batch(NamedTuple):
 
 
 class TaskEnd(NamedTuple):
-    """A task's part of the stream is over: time to evaluate. `told` says whether the learner may know."""
+    """A task's part of the stream is over: time to evaluate. `announced` says whether the learner may know."""
 
     task: int
-    told: bool
+    announced: bool

@@ -54,7 +54,7 @@ class StreamConfig:
 
     @property
     def supervision(self) -> str:
-        """What training is told: "boundaries" or "task-free"."""
+        """The supervision of training: "boundaries" or "task-free"."""
         return "task-free" if self.task_free else "boundaries"
 
 
@@ -94,7 +94,7 @@ class Stream:
 
     @property
     def problem(self) -> Problem:
-        """What a learner is told."""
+        """What a learner may know before it sees any data."""
         return Problem(
             input_shape=tuple(self.tasks[0].train.x.shape[1:]),
             outputs=self.labelled.outputs,
@@ -120,7 +120,7 @@ class Stream:
             for step in range(max(start - first, 0), steps):
                 yield self._batch(segment, step)
             if start <= first + steps:
-                yield TaskEnd(segment, told=not self.config.task_free)
+                yield TaskEnd(segment, announced=not self.config.task_free)
             first += steps + 1
 
     def __iter__(self) -> Iterator[Batch | TaskEnd]:

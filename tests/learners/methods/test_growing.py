@@ -31,7 +31,7 @@ def feed(learner, events):
     for event in events:
         if hasattr(event, "x"):
             learner.observe(event.x, event.y, event.task)
-        elif event.told:
+        elif event.announced:
             learner.end_task()
 
 

@@ -132,8 +132,8 @@ def _timeline(seed: Seed, experts: Sequence[Expert], group: Group) -> Timeline:
     names = short_task_names(group.task_names)
     result = seed.result
     assert result is not None
-    told = int(result.steps) if math.isfinite(result.steps) else 0
-    steps = max(told, 1, *(1 + last for expert in experts for _, last, _ in expert.stretches))
+    recorded = int(result.steps) if math.isfinite(result.steps) else 0
+    steps = max(recorded, 1, *(1 + last for expert in experts for _, last, _ in expert.stretches))
     starts = seed.task_starts()
     if len(starts) != len(names) or starts[-1] > steps:
         starts = ()  # the log is not whole

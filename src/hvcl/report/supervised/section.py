@@ -112,7 +112,7 @@ def _view(group: Group, styles: Styles, number: int) -> dict[str, object]:
         "accuracy_numbers": accuracy.accuracy_numbers(group),
         "task_charts": accuracy.task_charts(group, styles),
         "matrices": accuracy.accuracy_matrices(group),
-        "told": group.supervision == "boundaries" or group.scenario == "task",
+        "boundaries_known": group.supervision == "boundaries" or group.scenario == "task",
         "drift": drift_figures(group, styles),
         "experts": expert_figures(group),
         "generation": generation_figures(group),
