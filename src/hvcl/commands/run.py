@@ -23,7 +23,7 @@ from hvcl.commands.options import (
 from hvcl.commands.output import print_runs
 from hvcl.core.files import read_json
 from hvcl.learners import known_methods, method
-from hvcl.results import BUDGETS
+from hvcl.results import BUDGETS, IDENTITY
 from hvcl.runs import RunConfig, execute
 from hvcl.settings import Resolved, Setting, resolve
 from hvcl.settings.resolve import GIVEN
@@ -103,7 +103,6 @@ def _shown(value: Any) -> str:
 
 def _json_result(out: Path, results: list[dict[str, Any]]) -> dict[str, Any]:
     config = read_json(out / "config.json")
-    keys = ("benchmark", "scenario", "supervision", "memory", "method", "seeds", "evaluated_on", "task_names")
-    shown = {key: config[key] for key in keys}
+    shown = {key: config[key] for key in IDENTITY}
     accuracies = [result["average_accuracy"] for result in results]
     return shown | {"mean_accuracy": sum(accuracies) / len(accuracies), "results": results, "out": str(out)}

@@ -1,4 +1,7 @@
-"""The compiled passes behind the diversity of experts; see `csrc/diversity.c`. The mathematics are in `hvcl.layers.diversity`."""
+"""The compiled passes behind the diversity of experts; see `csrc/diversity.c`. The mathematics are in `hvcl.layers.diversity`.
+
+Layers call `diversity` and `repel`; `add_distances` and `log_determinant` are the parts of the former, for the tests.
+"""
 
 from __future__ import annotations
 
