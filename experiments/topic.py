@@ -44,8 +44,9 @@ class TrialProtocol(Protocol):
 class Supervised:
     """Training on the stream of seed 0, scored on held-out training data; the test set is never used.
 
-    Found are the average accuracy after the last task and right after each task was learned, all accuracies after every task,
-    the scores and the ELBO of a generator after the last task, and the seconds of processor time; means over initialisations.
+    Found are the average accuracy after the last task and right after each task was learned, the forgetting, all accuracies after
+    every task, I(M;X) in bits of every gate after the last task, the scores and the ELBO of a generator then, and the seconds of
+    processor time; means over initialisations (what is of gates and generators: of the last one).
     """
 
     stream: Settings
@@ -99,6 +100,8 @@ class Supervised:
                 [statistics.fmean(values) for values in zip(*rows, strict=True)]
                 for rows in zip(*(matrix.rows for matrix in matrices), strict=True)
             ],
+            "forgetting": statistics.fmean(matrix.forgetting for matrix in matrices),
+            "information": watch.information,
             "generation": watch.generation,
             "elbo": watch.elbo,
             "seconds": time.process_time() - begun,
@@ -115,12 +118,14 @@ def _watch() -> Any:
 
         def __init__(self) -> None:
             self.generation: Record = {}
+            self.information: Record = {}
 
         def on_terms(self, batch: Any, terms: dict[str, float]) -> None:
             self.elbo += 0.02 * (terms.get("elbo", self.elbo) - self.elbo)
 
         def on_evaluation(self, finished: int, evaluation: Any) -> None:
             if finished:
+                self.information = {name: layer.information for name, layer in evaluation.layers.items()}
                 self.generation = {} if evaluation.generation is None else evaluation.generation.to_json()
                 print("  " + " ".join(f"{100 * value:.1f}" for value in evaluation.accuracies[:finished]), flush=True)
 

@@ -81,6 +81,19 @@ def trunk(
     return layers, shapes, width
 
 
+def normalised(network: nn.Sequential) -> nn.Sequential:
+    """The network with layer normalisation after every layer but the head, before its activation."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    before: nn.Module | None = None
+    for name, layer in network.named_children():
+        if isinstance(layer, nn.LeakyReLU):
+            width = getattr(before, "out_channels", None)
+            size = getattr(before, "out_features", 1)
+            layers[name.removesuffix("_act") + "_norm"] = nn.LayerNorm(size) if width is None else nn.GroupNorm(1, width)
+        layers[name] = before = layer
+    return nn.Sequential(layers)
+
+
 def initialise(layer: nn.Module) -> None:
     """He et al. (2015) for plain layers, as MoVE layers have it; nothing for others.
 

@@ -151,12 +151,17 @@ def add_workers(parser: Parser) -> None:
 
 def method_in(words: Sequence[str], default: str) -> str:
     """The value of --method among `words`, on which the other options depend."""
+    return value_in(words, "--method") or default
+
+
+def value_in(words: Sequence[str], option: str) -> str | None:
+    """The value of an option among `words`, if it is there."""
     for place, word in enumerate(words):
-        if word == "--method" and place + 1 < len(words):
+        if word == option and place + 1 < len(words):
             return words[place + 1]
-        if word.startswith("--method="):
-            return word.removeprefix("--method=")
-    return default
+        if word.startswith(f"{option}="):
+            return word.removeprefix(f"{option}=")
+    return None
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -19,10 +19,11 @@ from hvcl.commands.options import (
     method_in,
     option_of,
     settings_of,
+    value_in,
 )
 from hvcl.commands.output import print_runs
 from hvcl.core.files import read_json
-from hvcl.learners import known_methods, method
+from hvcl.learners import chosen_method, known_methods, method
 from hvcl.results import BUDGETS, IDENTITY
 from hvcl.runs import RunConfig, execute
 from hvcl.settings import Resolved, Setting, resolve
@@ -33,6 +34,7 @@ from hvcl.streams import BENCHMARKS, StreamConfig, benchmark
 def parser(words: Sequence[str]) -> Parser:
     """The options of running, of the stream and of the method that `words` name."""
     name = method_in(words, "hvcl")
+    name = chosen_method(name, {setting: value_in(words, option_of(setting)) for setting in method(name).choices})
     found = Parser(
         prog="hvcl run",
         usage="hvcl run BENCHMARK [--method M] [--seeds 1,2,3] [--out DIR] [--json] [--resume] [--force] [settings]",

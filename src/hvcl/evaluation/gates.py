@@ -56,7 +56,9 @@ class GateMeter:
     experts, where it has some."""
 
     def __init__(self, network: nn.Module | None) -> None:
-        self.layers = {} if network is None else {n: m for n, m in network.named_modules() if isinstance(m, MoVELayer)}
+        every = () if network is None else network.named_modules()
+        # who is told the path has no gate of its own: that of the learner is recorded instead
+        self.layers = {name: m for name, m in every if isinstance(m, MoVELayer) and m.gate_kind != "path"}
         self._sums: dict[str, list[_Sums]] = {name: [] for name in (*self.layers, OWN_EXPERTS)}
 
     def begin_task(self) -> None:

@@ -61,6 +61,26 @@ class SoftmaxGate(nn.Module):
         return (features @ weight.transpose(1, 2) + bias).log_softmax(2)
 
     @torch.no_grad()
+    def grown(self, like: int | None) -> SoftmaxGate:
+        """The gate with one expert more, in every copy.
+
+        Like another, it shares that one's probability, half and half, and all others keep theirs, for gate and prior. A new one
+        starts with small random weights and an indifferent prior.
+        """
+        copies, inputs = self.copies, self.weight.shape[1]
+        experts = len(self.weight) // copies
+        made = SoftmaxGate(inputs, experts + 1, copies, self.weight.device, self.weight.dtype)
+        for name in ("weight", "bias", "prior_weight", "prior_bias"):
+            old, new = (getattr(gate, name).unflatten(0, (copies, -1)) for gate in (self, made))
+            new[:, :experts] = old
+            if like is not None:
+                new[:, experts] = old[:, like]
+                if old.dim() == 2:
+                    new[:, like] -= math.log(2)
+                    new[:, experts] -= math.log(2)
+        return made
+
+    @torch.no_grad()
     def consolidate(self) -> None:
         """Make the gate the prior of what comes next."""
         self.prior_weight.copy_(self.weight)

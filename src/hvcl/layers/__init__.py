@@ -9,6 +9,7 @@ from hvcl.layers.conv import (
     MoVEConvTranspose2d,
     MoVEConvTranspose3d,
 )
+from hvcl.layers.context import PooledInput, WithContext, follow
 from hvcl.layers.convert import convert
 from hvcl.layers.linear import MoVELinear
 from hvcl.layers.module import (
@@ -36,9 +37,12 @@ __all__ = [
     "MoVELinear",
     "MoVEOptions",
     "MoVEStack",
+    "PooledInput",
     "VariationalModule",
+    "WithContext",
     "consolidate",
     "convert",
+    "follow",
     "loss_terms",
     "sampling",
     "variational_modules",

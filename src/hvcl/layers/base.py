@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
-from hvcl.gates import SoftmaxGate
+from hvcl.gates import PathGate, SoftmaxGate
 from hvcl.layers.dispatch import Plan, Routing, Segment, route
 from hvcl.layers.diversity import diversity
 from hvcl.layers.module import VariationalModule
 from hvcl.layers.noise import random_signs
-from hvcl.layers.options import Estimator, Usage, require_choice, require_positive
+from hvcl.layers.options import Estimator, GateKind, Usage, require_choice, require_positive
 from hvcl.layers.trace import Trace
 from hvcl.ops import NOISES
 from hvcl.ops.border import observed
 from hvcl.ops.random import standard_normal
 from hvcl.posteriors import MeanFieldGaussian
-from hvcl.posteriors.mean_field import SigmaKind, SigmaTransform
+from hvcl.posteriors.mean_field import FirstPrior, SigmaKind, SigmaTransform
 
 TINY = 1e-20
 """Under the square root of a variance: an all-zero input has no noise, and its gradient must be 0, not 0 * inf."""
@@ -55,6 +55,9 @@ class MoVELayer(VariationalModule):
     With C > 1 `copies` there are C layers of one shape side by side, each with a gate and M experts of its own (expert m of
     copy c is number c * M + m), and terms are summed over the copies.
 
+    Which experts there are may change (`add_expert`), and who chooses among them, too: the gate of the layer, or (``gate="path"``)
+    one choice for all layers of a network, which it is told within `hvcl.layers.follow(network, path)`.
+
     A layer that is used several times in one forward pass pays its gate terms for the last use; one network may be trained by one
     thread at a time. There are no gradients of gradients: autograd refuses them with an error.
 
@@ -82,6 +85,10 @@ class MoVELayer(VariationalModule):
         usage: Usage = "gate",
         initial_sigma: float = 0.1,
         prior_sigma: float | None = None,
+        first_prior: FirstPrior = "zero",
+        gate: GateKind = "softmax",
+        gate_grid: int = 1,
+        context: int = 0,
         sigma_transform: SigmaTransform = "exp",
         kernel_width: float | None = None,
         device: torch.device | str | None = None,
@@ -96,12 +103,21 @@ class MoVELayer(VariationalModule):
         require_choice("routing", routing, Routing)
         require_choice("usage", usage, Usage)
         require_choice("sigma_transform", sigma_transform, SigmaTransform)
+        require_choice("first_prior", first_prior, FirstPrior)
+        require_choice("gate", gate, GateKind)
+        require_positive(gate_grid=gate_grid)
+        if isinstance(context, bool) or not isinstance(context, int) or context < 0:
+            raise InputError(f"context must be a whole number, at least 0, got {context}")
+        if gate == "path" and (top_k > 1 or context):
+            raise InputError("a layer that is told its path uses one expert, and its gate reads nothing: leave top_k and context")
         if kernel_width is not None and not kernel_width > 0:
             raise InputError(f"kernel_width must be positive or None (median heuristic), got {kernel_width}")
         self.experts, self.copies, self.top_k, self.units = experts, copies, top_k, units
         self.estimator: Estimator = estimator
         self.routing: Routing = routing
         self.usage: Usage = usage
+        self.gate_kind: GateKind = gate
+        self.gate_grid, self.context = gate_grid, context
         self.fixed_width = kernel_width
         self.posterior = MeanFieldGaussian(
             copies * experts,
@@ -112,15 +128,26 @@ class MoVELayer(VariationalModule):
             sigma=sigma,
             initial_sigma=initial_sigma,
             prior_sigma=prior_sigma,
+            first_prior=first_prior,
             transform=sigma_transform,
             unit_layout=unit_layout,
             device=device,
             dtype=dtype,
         )
         self.bias = nn.Parameter(torch.zeros(copies * experts, units, device=device, dtype=dtype)) if bias else None
-        self.gate = SoftmaxGate(gate_features, experts, copies, device, dtype) if experts > 1 else None
+        self._gate_features = gate_features + context
+        self.gate = self._new_gate(experts, device, dtype)
         self.register_buffer("kernel_width", torch.full((copies,), kernel_width or 0.0, device=device, dtype=dtype))
         self._trace = Trace()
+
+    def _new_gate(
+        self, experts: int, device: torch.device | str | None, dtype: torch.dtype | None
+    ) -> SoftmaxGate | PathGate | None:
+        if experts == 1:
+            return None
+        if self.gate_kind == "path":
+            return PathGate(experts, self.copies, device, dtype)
+        return SoftmaxGate(self._gate_features, experts, self.copies, device, dtype)
 
     # -- what a kind of layer has to say ------------------------------------------------------------------------------
 
@@ -154,7 +181,43 @@ class MoVELayer(VariationalModule):
     @property
     def routes_randomly(self) -> bool:
         """Whether experts are drawn in the next pass."""
-        return self.routing == "sample" and self.training and self.experts > 1
+        return self.routing == "sample" and self.training and self.experts > 1 and self.gate_kind == "softmax"
+
+    def _asked(self, x: Tensor) -> Tensor:
+        """All that the gate reads of a batch ``[C * B, ...]``: the layer's input, context, or the path; ``[C * B, n]``."""
+        told = self.__dict__
+        if self.gate_kind == "path":
+            return self._choices(told.get("_path"), x)
+        seen = self._gate_input(x)
+        if not self.context:
+            return seen
+        context = told.get("_context")
+        if context is None:
+            raise InputError("the gate of this layer reads the network's input: put the network into hvcl.layers.WithContext")
+        if context.shape != (len(x) // self.copies, self.context):
+            wanted = (len(x) // self.copies, self.context)
+            raise InputError(f"the gate of this layer expects a context of shape {wanted}, got {tuple(context.shape)}")
+        return torch.cat([seen, context.repeat(self.copies, 1)], 1)
+
+    def _choices(self, path: int | Tensor | None, x: Tensor) -> Tensor:
+        """The path of every row, one-hot ``[C * B, M]``."""
+        rows = len(x) // self.copies
+        if path is None:
+            raise InputError("the experts of this layer are chosen from outside: run it within hvcl.layers.follow(network, path)")
+        if isinstance(path, Tensor):
+            if path.shape != (rows,) or path.is_floating_point():
+                raise InputError(f"a path is one whole number for each of the {rows} examples, got {tuple(path.shape)}")
+            least, most = (int(path.min()), int(path.max())) if rows else (0, 0)
+        else:
+            least = most = int(path)
+        if not 0 <= least <= most < self.experts:
+            raise InputError(f"a path of this layer is a number from 0 to {self.experts - 1}, got {most if least >= 0 else least}")
+        chosen = torch.zeros(rows, self.experts, device=x.device, dtype=self.posterior.mean.dtype)
+        if isinstance(path, Tensor):
+            chosen.scatter_(1, path.to(x.device).view(-1, 1), 1.0)
+        else:
+            chosen[:, path] = 1.0
+        return chosen.repeat(self.copies, 1)
 
     def _check_type(self, x: Tensor) -> None:
         """Raise `InputError` for numbers of a type that the layer cannot compute with."""
@@ -180,9 +243,9 @@ class MoVELayer(VariationalModule):
             return self._experts(x, [Segment(0, 0, 0)])
         return plan.combine(self._experts(plan.gather(x), plan.segments))
 
-    def _route(self, gate: SoftmaxGate, x: Tensor) -> Plan:
+    def _route(self, gate: SoftmaxGate | PathGate, x: Tensor) -> Plan:
         """Ask the gate, remember its answer for the terms, and lay out the experts' work."""
-        features = self._gate_input(x).unflatten(0, (self.copies, -1))
+        features = self._asked(x).unflatten(0, (self.copies, -1))
         log_p = gate(features)
         self._trace = Trace(log_p, gate=gate, features=features)
         return route(log_p, self.top_k, self.routing, self.training, whole=observed())
@@ -288,9 +351,12 @@ class MoVELayer(VariationalModule):
         """log det(K + jitter I) of the experts' Wasserstein-2 kernel; 0 for a single expert."""
         return self._zero() if self.experts == 1 else diversity(self.posterior, self.kernel_width)
 
-    def consolidate(self) -> None:
-        """Posterior and gate become the priors; the diversity kernel's width is measured anew."""
-        self.posterior.consolidate()
+    def consolidate(self, experts: Sequence[int] | None = None) -> None:
+        """Posterior and gate become the priors; the diversity kernel's width is measured anew.
+
+        With `experts`, the posteriors of those alone.
+        """
+        self.posterior.consolidate(experts)
         if self.gate is not None:
             self.gate.consolidate()
         self.kernel_width.fill_(self.fixed_width or 0.0)
@@ -305,15 +371,44 @@ class MoVELayer(VariationalModule):
         self.kernel_width.fill_(self.fixed_width or 0.0)
         self._trace = Trace()
 
+    def add_expert(self, like: int | None = None) -> int:
+        r"""One expert more (in every copy, the last of it); returns its number.
+
+        Like expert `like`, it has that one's posterior as its posterior and as its prior, and its bias; a softmax gate divides the
+        probability of `like` between the two, so that everything else stays as it was. Otherwise it starts afresh: a new draw, the
+        first prior, small random gate weights.
+
+        Parameters are new tensors: optimisers must be made anew.
+        """
+        if like is not None and not 0 <= like < self.experts:
+            raise InputError(f"a new expert may be like one from 0 to {self.experts - 1}, got {like}")
+        self.posterior.grow(like, self.copies)
+        if self.bias is not None:
+            old = self.bias.detach().unflatten(0, (self.copies, -1))
+            new = torch.zeros_like(old[:, :1]) if like is None else old[:, like : like + 1]
+            self.bias = nn.Parameter(torch.cat([old, new], 1).flatten(0, 1), requires_grad=self.bias.requires_grad)
+        if self.gate is None:
+            mean = self.posterior.mean
+            self.gate = self._new_gate(2, mean.device, mean.dtype)
+            if isinstance(self.gate, SoftmaxGate) and like is not None:  # half and half
+                nn.init.zeros_(self.gate.weight)
+        else:
+            self.gate = self.gate.grown(like)
+        self.experts += 1
+        self.kernel_width.fill_(self.fixed_width or 0.0)
+        self._trace = Trace()
+        return self.experts - 1
+
     def _zero(self) -> Tensor:
         return self.posterior.mean.new_zeros(())
 
     def _options_repr(self) -> str:
         copies = f"copies={self.copies}, " if self.copies > 1 else ""
+        path = ", gate='path'" if self.gate_kind == "path" else ""
         collected = ", gradients=collected" if self.posterior.collector.owner is not None else ""
         return (
             f"experts={self.experts}, {copies}top_k={self.top_k}, estimator={self.estimator!r}, "
-            f"sigma={self.posterior.sigma_kind!r}, routing={self.routing!r}{collected}"
+            f"sigma={self.posterior.sigma_kind!r}, routing={self.routing!r}{path}{collected}"
         )
 
 

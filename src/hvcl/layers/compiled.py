@@ -31,12 +31,19 @@ class Compiled:
     def __reduce__(self) -> tuple[type[Compiled], tuple[()]]:
         return Compiled, ()
 
-    def run(self, layers: Sequence[MoVELinear], x: Tensor, statistics: bool = True, side_by_side: bool = False) -> Answer | None:
+    def run(
+        self,
+        layers: Sequence[MoVELinear],
+        x: Tensor,
+        statistics: bool = True,
+        side_by_side: bool = False,
+        features: Tensor | None = None,
+    ) -> Answer | None:
         """A batch ``[C, B, in]`` or ``[B, in]`` through the layers; None where compiled code cannot serve.
 
-        Without `statistics` the gates' priors are not asked. `side_by_side`: answers are ``[B, C * out]``.
+        `features` ``[C, B, n]`` are what the gate of a single layer reads, if that is not its input. Without `statistics` the gates' priors are not asked. `side_by_side`: answers are ``[B, C * out]``.
         """
-        if usable(x) is None or not x.numel():
+        if usable(x, features) is None or not x.numel():
             return None
         stack = self._stack(layers, statistics, side_by_side)
         if stack is None:
@@ -45,7 +52,7 @@ class Compiled:
         derived = posteriors[0].transform != "exp" and not stack.layers[0].unit
         sigmas = [p.log_sigma for p in posteriors] if derived else None
         kls = [p.known_kl() for p in posteriors] if stack.collects else None
-        return run(stack, x, None, kls, sigmas)
+        return run(stack, x, features, kls, sigmas)
 
     def _stack(self, layers: Sequence[MoVELinear], statistics: bool, side_by_side: bool) -> Stack | None:
         """The layers as they are now, in the mode that they are in."""

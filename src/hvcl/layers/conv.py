@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, Unpack, cast
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from hvcl.core.errors import InputError
-from hvcl.gates import SoftmaxGate
+from hvcl.gates import PathGate, SoftmaxGate
 from hvcl.layers.base import TINY, MoVELayer
 from hvcl.layers.dispatch import Plan, WholePlan
 from hvcl.layers.options import MoVEOptions, require_positive
@@ -31,7 +32,8 @@ PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 class _MoVEConvBase(MoVELayer):
     """What convolutions and transposed convolutions share: channels, geometry, the gate's input, unbatched inputs.
 
-    The gate reads the globally pooled input, mean and maximum of every channel, through one linear map.
+    The gate reads the pooled input, mean and maximum of every channel over the whole picture or (`gate_grid`) over each cell of a
+    grid, through one linear map.
     """
 
     dimensions: ClassVar[int]
@@ -66,7 +68,7 @@ class _MoVEConvBase(MoVELayer):
             if outer is None
             else (outer, out_channels, math.prod(weight_shape) // outer // out_channels * math.prod(kernel)),
             fan_in=fan_in_per_group(kernel, steps),
-            gate_features=2 * in_channels,
+            gate_features=2 * in_channels * options.get("gate_grid", 1) ** self.dimensions,
             bias=bias,
             experts=experts,
             **options,
@@ -123,7 +125,12 @@ class _MoVEConvBase(MoVELayer):
         return self._operator(energy, energy.new_ones(self.groups, 1, *self.kernel_size), None)
 
     def _gate_input(self, x: Tensor) -> Tensor:
-        return mean_and_max(x)
+        if self.gate_grid == 1:
+            return mean_and_max(x)
+        size = (self.gate_grid,) * self.dimensions
+        mean: Any = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[self.dimensions - 1]
+        most: Any = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)[self.dimensions - 1]
+        return torch.cat([mean(x, size).flatten(1), most(x, size).flatten(1)], 1)
 
     def _per_channel(self, values: Tensor, like: Tensor) -> Tensor:
         return values.view(*values.shape, *[1] * self.dimensions)
@@ -208,12 +215,12 @@ class _MoVEConvNd(_MoVEConvBase):
         library = usable(x, *parameters, *(() if gate is None else (gate.weight, gate.bias)))
         return library if library is not None and library.has_gemm else None
 
-    def _work(self, gate: SoftmaxGate, x: Tensor, library: Library) -> Work:
+    def _work(self, gate: SoftmaxGate | PathGate, x: Tensor, library: Library) -> Work:
         """Ask the gate, and remember its answer for the terms."""
         parts = (gate.weight, gate.bias, gate.prior_weight, gate.prior_bias)
         routed = compiled_gate(
             library,
-            self._gate_input(x),
+            self._asked(x),
             *parts,
             top_k=self.top_k,
             sampled=self.routes_randomly,

@@ -184,6 +184,7 @@ def _counterpart(layer: nn.Module, experts: int, options: Any) -> MoVELayer:
 def _copy(ours: MoVELayer, weight: Tensor, bias: Tensor | None) -> None:
     """All experts get these weights and this bias."""
     ours.posterior.mean.copy_(weight.expand_as(ours.posterior.mean))
+    ours.posterior.reset_prior()
     ours.posterior.requires_grad_(weight.requires_grad)
     if ours.gate is not None:
         ours.gate.requires_grad_(weight.requires_grad)

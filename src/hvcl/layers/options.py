@@ -8,10 +8,11 @@ import torch
 
 from hvcl.core.errors import InputError
 from hvcl.layers.dispatch import Routing
-from hvcl.posteriors.mean_field import SigmaKind, SigmaTransform
+from hvcl.posteriors.mean_field import FirstPrior, SigmaKind, SigmaTransform
 
 Estimator = Literal["flipout", "local", "mean"]
 Usage = Literal["gate", "uniform"]
+GateKind = Literal["softmax", "path"]
 
 
 class MoVEOptions(TypedDict, total=False):
@@ -34,11 +35,19 @@ class MoVEOptions(TypedDict, total=False):
     initial_sigma: float
     """Posterior sigma at the start, as a fraction of the He standard deviation (default 0.1)."""
     prior_sigma: float | None
-    """Standard deviation of the first prior N(0, s^2); None (default): the He standard deviation."""
+    """Standard deviation s of the first prior; None (default): the He standard deviation or, at the start, the posterior's own."""
+    first_prior: FirstPrior
+    """The first prior has its mean at "zero" (default), or where the posterior "start"s: then nothing is to be paid at first."""
     sigma_transform: SigmaTransform
     """sigma = "exp"(rho) (default) or "softplus"(rho)."""
     kernel_width: float | None
     """Width h of the diversity kernel; None (default): median heuristic, frozen until the next `consolidate`."""
+    gate: GateKind
+    """Who chooses the expert: a "softmax" gate on the layer's input (default), or whoever calls `hvcl.layers.follow` ("path")."""
+    gate_grid: int
+    """Convolutions: cells across and down that the gate pools its input over (default 1: it sees no places, and any size)."""
+    context: int
+    """Numbers that the gate reads beside its layer's input, given by `hvcl.layers.WithContext` (default 0)."""
     device: torch.device | str | None
     dtype: torch.dtype | None
 

@@ -45,6 +45,8 @@ class MoVEStack(VariationalModule):
         super().__init__()
         if len(sizes) < 2:
             raise InputError(f"a stack needs the sizes of its input and its output at least, got {tuple(sizes)}")
+        if options.get("gate", "softmax") != "softmax" or options.get("context"):
+            raise InputError("the layers of a stack have gates that read their own inputs: leave gate and context")
         pairs = itertools.pairwise(sizes)
         self.layers = nn.ModuleList([MoVELinear(a, b, experts, copies=copies, **options) for a, b in pairs])
         self.sizes, self.experts, self.copies, self.side_by_side = tuple(sizes), experts, copies, side_by_side

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hvcl.core.errors import InputError
-from hvcl.gates import SoftmaxGate
+from hvcl.gates import PathGate, SoftmaxGate
 from hvcl.ops.dense import TERMS
 
 
@@ -28,7 +28,7 @@ class Trace:
         terms: Tensor | None = None,
         complete: bool = False,
         *,
-        gate: SoftmaxGate | None = None,
+        gate: SoftmaxGate | PathGate | None = None,
         features: Tensor | None = None,
     ) -> None:
         self.log_p = log_p

@@ -7,7 +7,7 @@ from hvcl.learners.merging import merge
 from hvcl.learners.methods.exact import Exact, ExactConfig
 from hvcl.learners.methods.growing import Growing, GrowingConfig
 from hvcl.learners.methods.hvcl import HVCL, HVCLConfig
-from hvcl.learners.registry import Method, create, known_methods, method, register
+from hvcl.learners.registry import Method, chosen_method, create, known_methods, method, register
 from hvcl.learners.saving import load
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "HVCLConfig",
     "Learner",
     "Method",
+    "chosen_method",
     "create",
     "known_methods",
     "load",

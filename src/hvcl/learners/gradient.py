@@ -69,11 +69,11 @@ class GradientLearner(Learner):
         """The network: plain layers unless a method says otherwise."""
         return self.assemble()
 
-    def assemble(self, dense: DenseFactory = nn.Linear, conv: ConvFactory = plain_conv) -> nn.Module:
+    def assemble(self, dense: DenseFactory = nn.Linear, conv: ConvFactory = plain_conv) -> nn.Sequential:
         """The configured architecture of any kind of layers."""
         config = self.config
         return build_network(
-            self.problem.input_shape,
+            self.network_input_shape,
             self.problem.outputs,
             hidden=config.hidden,
             channels=config.channels,
@@ -81,6 +81,11 @@ class GradientLearner(Learner):
             dense=dense,
             conv=conv,
         )
+
+    @property
+    def network_input_shape(self) -> tuple[int, ...]:
+        """Shape of what the network takes: the problem's inputs unless a method says otherwise."""
+        return self.problem.input_shape
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step of Adam on `loss`."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hvcl.core.configuration import configure
@@ -27,6 +27,8 @@ class Method:
     description: str
     needs_all_data: bool
     one_pass: bool
+    choices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Settings of which a value is a method of its own: its name, by setting and value."""
 
 
 _METHODS: Registry[Method] = Registry("method")
@@ -35,14 +37,18 @@ ENTRY_POINTS = "hvcl.methods"
 """Entry points by which installed packages make their methods known."""
 
 
-def register(name: str, config: type[Any]) -> Callable[[LearnerClass], LearnerClass]:
+def register(
+    name: str, config: type[Any], choices: Mapping[str, Mapping[str, str]] | None = None
+) -> Callable[[LearnerClass], LearnerClass]:
     """Class decorator: make a learner known by `name`. Its constructor takes (problem, config, seed).
 
-    The first line of the class's docstring is its description.
+    The first line of the class's docstring is its description. `choices` are settings of which a value makes it another method:
+    ``{"gate": {"generative": "hvcl-growing"}}``.
     """
 
     def decorate(learner: LearnerClass) -> LearnerClass:
-        _METHODS[name] = Method(name, learner, config, first_line(learner, name), learner.needs_all_data, learner.one_pass)
+        line = first_line(learner, name)
+        _METHODS[name] = Method(name, learner, config, line, learner.needs_all_data, learner.one_pass, choices or {})
         return learner
 
     return decorate
@@ -61,9 +67,18 @@ def method(name: str) -> Method:
     return _METHODS[name]
 
 
+def chosen_method(name: str, settings: Mapping[str, Any]) -> str:
+    """The method that `name` with these settings is: another one, where a value of a setting is a method of its own."""
+    for setting, values in method(name).choices.items():
+        other = values.get(settings.get(setting, ""))
+        if other is not None:
+            return other
+    return name
+
+
 def create(name: str, problem: Problem, seed: int = 0, **settings: Any) -> Learner:
     """A new learner, e.g. ``create("hvcl", stream.problem, seed=1, experts=4)``; `settings` are its configuration's fields."""
-    chosen = method(name)
+    chosen = method(chosen_method(name, settings))
     check_seed(seed)
     if not isinstance(problem, Problem):
         raise InputError(f"a learner is made for a Problem (a stream's is stream.problem), got {type(problem).__name__}")

@@ -68,6 +68,7 @@ class VariationalAdam(torch.optim.Optimizer):
         self._states: list[Posterior | None] = [None] * len(self.posteriors)
         self._others: dict[int, Other] = {}
         self._repeats: list[_Repeat | None] = [None] * len(self.posteriors)
+        self._experts = [posterior.experts for posterior in self.posteriors]
         special = {id(parameter) for posterior in self.posteriors for parameter in posterior.stepped_together}
         self._plain = [p for group in self.param_groups for p in group["params"] if id(p) not in special]
 
@@ -76,7 +77,7 @@ class VariationalAdam(torch.optim.Optimizer):
         made = object.__new__(type(self))
         memo[id(self)] = made
         for name, value in self.__dict__.items():
-            if name not in ("_steps", "_states", "_others", "_repeats", "_plain"):
+            if name not in ("_steps", "_states", "_others", "_repeats", "_plain", "_experts"):
                 setattr(made, name, copy.deepcopy(value, memo))
         for posterior in made.posteriors:
             collect(posterior, made)
@@ -173,6 +174,8 @@ class VariationalAdam(torch.optim.Optimizer):
         watched: list[tuple[MeanFieldGaussian, tuple[int, ...], list[bool]]] = []
         library: Library | None = None
         for number, posterior in enumerate(self.posteriors):
+            if posterior._parameters["mean"].shape[0] != self._experts[number]:  # type: ignore[union-attr]
+                raise InputError("the network has grown since this optimiser was made: make a new one")
             again = self._again(number, posterior)
             plan = _Plan(posterior.collector.contributions[0], None, None, None) if again is not None else self._plan(posterior)
             if plan is None:

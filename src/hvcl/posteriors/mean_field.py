@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,13 +22,16 @@ SigmaKind = Literal["weight", "unit"]
 SigmaTransform = Literal["exp", "softplus"]
 """How the free parameter rho becomes sigma: exp(rho), or log(1 + exp(rho))."""
 
+FirstPrior = Literal["zero", "start"]
+"""Where the first prior has its mean: at zero, or where the posterior starts."""
+
 
 class MeanFieldGaussian(nn.Module):
     r"""M independent Gaussians over weights of one shape, and the prior of each.
 
     Expert m has the posterior :math:`q_m = \prod_i N(\theta_i; \mu_{mi}, \sigma_{mi}^2)` and the prior
     :math:`p_m = \prod_i N(\theta_i; \nu_{mi}, s_{mi}^2)`, which is the posterior after the previous task. Before the first
-    task it is :math:`N(0, s^2)`.
+    task it is :math:`N(0, s^2)` or (``first_prior="start"``) :math:`N(\mu_m, s^2)` with the means that were drawn.
 
     Storage is expert-major: `mean` is ``[M, *shape]``. `rho` has the same shape for ``sigma="weight"`` and is ``[M, units]``
     for ``sigma="unit"``. The prior is kept as `prior_mean` and `prior_log_sigma`.
@@ -41,8 +44,11 @@ class MeanFieldGaussian(nn.Module):
         fan_in: number of inputs that feed one output unit; the means start as He draws, :math:`N(0, 2 / fan\_in)`.
         sigma: "weight" or "unit".
         initial_sigma: posterior sigma at the start, as a fraction of the He standard deviation.
-        prior_sigma: s of the first prior; None takes the He standard deviation, from which the means are drawn, so that
-            a newly built layer starts near its prior.
+        prior_sigma: s of the first prior; None takes the He standard deviation, from which the means are drawn, or with
+            ``first_prior="start"`` the posterior's own sigma.
+        first_prior: "zero" is a prior in the sense of Bayes, known before the weights were drawn. Its KL at the start is of
+            the order of :math:`\log(s / \sigma_0)` nats a weight: with sigmas of a tenth, 1.8. "start" makes it the posterior
+            that training begins with: KL zero at the start, and what it costs is what was learned.
         transform: "exp" (cheaper) or "softplus".
         unit_layout: (outer, units, inner) if one expert's weights, seen so, have their output unit in the middle.
     """
@@ -61,6 +67,7 @@ class MeanFieldGaussian(nn.Module):
         sigma: SigmaKind = "weight",
         initial_sigma: float = 0.1,
         prior_sigma: float | None = None,
+        first_prior: FirstPrior = "zero",
         transform: SigmaTransform = "exp",
         unit_layout: tuple[int, int, int] | None = None,
         device: torch.device | str | None = None,
@@ -77,7 +84,9 @@ class MeanFieldGaussian(nn.Module):
         self.unit_layout = unit_layout
         self.he_std = math.sqrt(2.0 / fan_in)
         self.initial_sigma = initial_sigma * self.he_std
-        self.first_prior_sigma = self.he_std if prior_sigma is None else prior_sigma
+        self.first_prior: FirstPrior = first_prior
+        otherwise = self.he_std if first_prior == "zero" else self.initial_sigma
+        self.first_prior_sigma = otherwise if prior_sigma is None else prior_sigma
 
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         sigma_shape = (experts, *shape) if sigma == "weight" else (experts, units)
@@ -94,7 +103,18 @@ class MeanFieldGaussian(nn.Module):
         with torch.no_grad():
             self.mean.normal_(0.0, self.he_std)
             self.rho.fill_(math.log(start) if self.transform == "exp" else math.log(math.expm1(start)))
+        self.reset_prior()
+
+    @torch.no_grad()
+    def reset_prior(self) -> None:
+        """Make the prior the first one again; one at the start is where the means are now."""
+        if self.first_prior == "zero":
             self.prior_mean.zero_()
+        else:
+            self.prior_mean.copy_(self.mean)
+        if self.first_prior == "start" and self.first_prior_sigma == self.initial_sigma:
+            self.prior_log_sigma.copy_(self.log_sigma)  # the same numbers: a KL of exactly zero
+        else:
             self.prior_log_sigma.fill_(math.log(self.first_prior_sigma))
 
     @property
@@ -245,10 +265,46 @@ class MeanFieldGaussian(nn.Module):
         return shift.square().flatten(1).sum(1) / 2
 
     @torch.no_grad()
-    def consolidate(self) -> None:
-        """Make the posterior the prior of what comes next."""
-        self.prior_mean.copy_(self.mean)
-        self.prior_log_sigma.copy_(self.log_sigma)
+    def consolidate(self, experts: Sequence[int] | None = None) -> None:
+        """Make the posterior the prior of what comes next, of all experts or of some."""
+        for prior, now in ((self.prior_mean, self.mean), (self.prior_log_sigma, self.log_sigma)):
+            if experts is None:
+                prior.copy_(now)
+            else:
+                for expert in experts:
+                    prior[expert].copy_(now[expert])
+
+    @torch.no_grad()
+    def grow(self, like: int | None, copies: int = 1) -> None:
+        """One expert more at the end (of every copy's): as a fresh one, or with another's posterior as posterior and prior.
+
+        Parameters and buffers are new tensors: what optimisers collected is forgotten, and they must be made anew.
+        """
+        fresh = MeanFieldGaussian(
+            copies,
+            tuple(self.mean.shape[1:]),
+            self.rho.shape[1],  # of a sigma per weight it is not used
+            self.expand_units,
+            2.0 / self.he_std**2,
+            sigma=self.sigma_kind,
+            initial_sigma=self.initial_sigma / self.he_std,
+            prior_sigma=self.first_prior_sigma,
+            first_prior=self.first_prior,
+            transform=self.transform,
+            device=self.mean.device,
+            dtype=self.mean.dtype,
+        )
+        if like is not None:
+            for name in ("mean", "rho"):
+                getattr(fresh, name).copy_(getattr(self, name).unflatten(0, (copies, -1))[:, like])
+            fresh.consolidate()
+        else:
+            fresh.reset_prior()
+        for name in ("mean", "rho", "prior_mean", "prior_log_sigma"):
+            old, new = getattr(self, name), getattr(fresh, name)
+            grown = torch.cat([old.unflatten(0, (copies, -1)), new.unsqueeze(1)], 1).flatten(0, 1)
+            setattr(self, name, nn.Parameter(grown, requires_grad=old.requires_grad) if name in self._parameters else grown)
+        self.collector = Collector()
 
 
 def log_softplus(rho: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from hvcl.core.configuration import configure, to_json
 from hvcl.core.errors import InputError, InterruptedRun, RunError
 from hvcl.core.storage import tensor_bytes
 from hvcl.evaluation import AccuracyMatrix, Evaluation
-from hvcl.learners import Learner, method
+from hvcl.learners import Learner, chosen_method, method
 from hvcl.runs.experiment import check_seeds
 from hvcl.runs.loop import Observer, run
 from hvcl.runs.record import Recorder
@@ -56,6 +56,7 @@ class RunConfig:
         What they leave open is decided by `hvcl.settings.resolve`: the `budget` (quick, standard or paper), the settings of the
         method on this benchmark, defaults.
         """
+        method_name = chosen_method(method_name, learner or {})
         resolved = resolve(benchmark_name, method_name, stream, learner, budget)
         stream_config, learner_config = (
             configure(config, {name: setting.value for name, setting in found.items() if not setting.is_default})

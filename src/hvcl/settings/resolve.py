@@ -8,7 +8,7 @@ from typing import Any
 
 from hvcl.core.configuration import field_types
 from hvcl.core.errors import InputError
-from hvcl.learners import method
+from hvcl.learners import chosen_method, method
 from hvcl.settings.files import EVERY, load_settings
 from hvcl.streams import StreamConfig, benchmark
 
@@ -50,6 +50,7 @@ def resolve(
     The method: defaults of its configuration; what the benchmark asks of every method; the method's file of settings, first what
     was chosen by hand, then what was searched; `learner`.
     """
+    method_name = chosen_method(method_name, learner or {})
     chosen, by_name = benchmark(benchmark_name), method(method_name)
     if budget is not None and budget not in chosen.epochs:
         raise InputError(f"budget must be one of {', '.join(chosen.epochs)}, got {budget!r}")

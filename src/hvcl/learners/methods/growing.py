@@ -1,35 +1,39 @@
-r"""A generative gate in front of growing MoVE networks: hierarchical variational continual learning without boundaries.
+r"""MoVE layers that grow behind one generative gate: hierarchical variational continual learning without boundaries.
 
-    p(y|x) = sum_m p(m|x) p(y|x,m)
+    p(y|x) = sum_m p(m|x) p(y|x, path m)
 
 - p(m|x) is a `GenerativeGate` on fixed features phi(x): conjugate statistics that only add up, and a Chinese-restaurant prior
   that opens an expert where the stream shifts. It cannot forget.
-- p(y|x,m) is a network of MoVE layers (`hvcl.learners.HVCL`, with its objective), one for every expert of the gate. A batch's
-  examples go to their experts' networks, and only those learn. When the gate switches to another expert, the posterior of
-  the previous one becomes its prior: task-free consolidation.
-- With `front` the networks stand on phi(x), too, instead of learning their first layers: fixed features of pictures are quick,
-  and all that is learned is learned above them.
+- One network of MoVE layers, with `hvcl`'s objective; path m goes through expert m of every layer. When the gate opens an expert,
+  every layer grows by one (`MoVELayer.add_expert`): from scratch, or from the expert before, or from the one that explains the
+  new examples best (`start`). A batch's examples train the experts of their paths, and no others. When the gate switches to
+  another expert, the posterior of the previous one becomes its prior: task-free consolidation.
+- The first layers may be `shared`: the first expert learns them, then they are frozen, and all paths begin with them.
+- With `front` the network stands on phi(x), too, instead of learning its first layers: fixed features of pictures are quick, and
+  all that is learned is learned above them.
 
 Where task boundaries are known every task is an expert of its own. In Task-IL the task id is given, in training and in
 prediction: it determines the expert, and the gate is not used.
 
-Deviates from the paper: the gate on top is generative and exact, where the paper's hierarchy has learned gates throughout; those
-are still inside each network (`experts` a layer, one by default: an expert's network then is a plain variational one).
+Deviates from the paper: one gate, generative and exact, chooses the path through all layers, where the paper has a softmax gate
+in each (`hvcl --gate softmax`): those do not tell tasks apart by themselves.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
 from hvcl.features import FeatureMap
-from hvcl.learners.base import Learner, State
+from hvcl.layers import MoVEConv2d, MoVELayer, MoVELinear, follow
+from hvcl.learners.base import State
 from hvcl.learners.experts import ExpertLog
 from hvcl.learners.feature_gate import FeatureGate, FeatureGateConfig
 from hvcl.learners.methods.hvcl import HVCL, HVCLConfig
@@ -42,63 +46,158 @@ NEGLIGIBLE = 1e-4
 
 @dataclass(frozen=True)
 class GrowingConfig(FeatureGateConfig, HVCLConfig):
-    """Every expert's network and objective, and the gate in front."""
+    """The network and its objective, and the gate in front."""
 
+    gate: Literal["softmax", "generative"] = "generative"
+    """One generative gate for all layers; the paper's softmax gates are the method hvcl."""
     experts: int = 1
-    """Experts in every layer of every expert's network."""
+    """Experts that every layer starts with; the gate opens the others."""
     beta_expert: float = 0.01
     """beta2, weight of the experts' KL (which is divided by the number of examples)."""
     schedule: Literal["constant", "cyclic", "target"] = "constant"
     """How the betas evolve: constant, cyclic annealing within each task, or by dual ascent towards target_bits."""
+    diversity: float = 0.0
+    """w_div, weight of the log determinant of the kernel matrix of the experts of a layer."""
     front: bool = False
-    """The experts' networks take the gate's features as their inputs (dense layers only), instead of the inputs themselves."""
-    warm_start: bool = False
-    """A new expert's network starts from the posterior of the one before it (and has it as prior), else from scratch."""
+    """The network takes the gate's features as its inputs (dense layers only), instead of the inputs themselves."""
+    start: Literal["fresh", "last", "best"] = "fresh"
+    """A new expert starts from scratch, or from the posterior (then also its prior) of the last one, or of the one that explains
+    the examples best that it is opened with."""
+    shared: int = 0
+    """Layers, from the input on, that all paths share: the first expert learns them, then they stay as they are."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_warmup(self.warmup)
         if self.front and self.channels:
             raise InputError("networks on fixed features have no convolutions: leave channels empty, or front out")
+        if self.experts != 1 or self.top_k != 1:
+            raise InputError("a generative gate opens the experts itself, and chooses one path: leave experts and top_k at 1")
+        if self.gate_input or self.gate_grid != 1:
+            raise InputError("gate_input and gate_grid are of softmax gates: a generative gate has features of its own")
+        layers = len(self.channels) + len(self.hidden) + 1
+        if not 0 <= self.shared < layers:
+            raise InputError(f"shared must leave the paths at least one of the {layers} layers, got {self.shared}")
 
 
-@register("hvcl-growing", GrowingConfig)
-class Growing(Learner):
-    """A generative gate that opens MoVE networks as the stream needs them; no boundaries needed.
+@register("hvcl-growing", GrowingConfig, choices={"gate": {"softmax": "hvcl"}})
+class Growing(HVCL):
+    """Hierarchical variational continual learning with one generative gate, which opens experts; no boundaries needed.
 
     Args:
         problem: shapes, and what is known about the tasks.
         config: settings.
-        seed: of the networks and the features.
-        features: a custom feature map for the gate (and, with `front`, the networks), e.g. a `FrozenModule`, fitted or not; None:
+        seed: of the network and the features.
+        features: a custom feature map for the gate (and, with `front`, the network), e.g. a `FrozenModule`, fitted or not; None:
             chosen by the settings.
     """
 
+    config: GrowingConfig
+    gates: ClassVar[str] = "generative"
     expert_log: ExpertLog
 
     def __init__(self, problem: Problem, config: GrowingConfig, seed: int, features: FeatureMap | None = None) -> None:
-        super().__init__(problem)
-        self.config, self.seed = config, seed
+        self.seed = seed
         growing = problem.task_examples is None
         self.gate = FeatureGate(tuple(problem.input_shape), config, seed, growing=growing, features=features)
-        self.members: list[HVCL] = []
+        self.experts = 0
+        """Experts of every layer that is not shared; 0 before there is a network."""
         self.current: int | None = None
         """The expert of most of the last batch; None right after a known boundary."""
+        self.steps: list[int] = []
+        """Batches that each expert has learned from since it was consolidated."""
         self.seen = 0
         """Examples since the last known boundary."""
         self.tasks: list[int] = []
         """Task-IL: the task of each expert."""
-        self.step = 0
+        self.batches = 0
+        """Batches so far."""
         self.expert_log = ExpertLog()
-        if not config.front:
-            self._open_up_to(0)
+        super().__init__(problem, config, seed)
+
+    # -- the network -----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A network with one expert; on features, as soon as there are some."""
+        self.experts, self.steps = 0, []
+        if not self.config.front or self.gate.ready:
+            super().start()
+            self.experts, self.steps = 1, [0]
+
+    @property
+    def network_input_shape(self) -> tuple[int, ...]:
+        """That of the inputs or, with `front`, of the features."""
+        if not self.config.front:
+            return self.problem.input_shape
+        assert self.gate.features is not None
+        return (self.gate.features.features,)
+
+    def build(self) -> nn.Module:
+        """MoVE layers that are told their path, but for the shared ones, which have one expert."""
+        options, numbers = self.move_options(), itertools.count()
+
+        def path() -> Literal["path", "softmax"]:
+            return "path" if next(numbers) >= self.config.shared else "softmax"
+
+        def dense(inputs: int, outputs: int) -> nn.Module:
+            return MoVELinear(inputs, outputs, 1, gate=path(), **options)
+
+        def conv(inputs: int, outputs: int) -> nn.Module:
+            return MoVEConv2d(inputs, outputs, 3, stride=2, padding=1, experts=1, gate=path(), **options)
+
+        return self.finished(self.assemble(dense, conv))
+
+    @property
+    def _paths(self) -> list[MoVELayer]:
+        """The layers that have an expert for each path."""
+        return [layer for layer in self.network.modules() if isinstance(layer, MoVELayer) and layer.gate_kind == "path"]
+
+    def _open_up_to(self, expert: int, x: Tensor, y: Tensor, task: Tensor | None, experts: Tensor) -> None:
+        """Give every layer the experts up to this one that it has not got yet."""
+        if not self.experts:
+            self.start()
+        while self.experts <= expert:
+            mine = experts == self.experts
+            like = None if self.config.start == "fresh" else self.experts - 1
+            if self.config.start == "best" and mine.any():
+                like = self._best(x[mine], y[mine], None if task is None else task[mine])
+            with self.random.active():
+                self._grow(like)
+
+    def _grow(self, like: int | None) -> None:
+        """One expert more, and an optimiser that knows it: moments begin anew, those of the older experts, too."""
+        for layer in self._paths:
+            layer.add_expert(like)
+        self._freeze()
+        self.experts += 1
+        self.steps.append(0)
+        self.optimizer = self.make_optimizer()
+
+    def _freeze(self) -> None:
+        """What is shared is learned by the first expert."""
+        for layer in self.network.modules():
+            if isinstance(layer, MoVELayer) and layer.gate_kind != "path":
+                layer.requires_grad_(False)
+
+    @torch.no_grad()
+    def _best(self, x: Tensor, y: Tensor, task: Tensor | None) -> int:
+        """The expert with the highest likelihood of these examples."""
+        losses = []
+        self.network.eval()
+        for expert in range(self.experts):
+            with follow(self.network, expert):
+                logits = self.network(x)
+            # in Task-IL the head of a new task is one that nobody has trained: its outputs, as they are
+            losses.append(F.cross_entropy(self.masked(logits, task), y))
+        self.network.train()
+        return int(torch.stack(losses).argmin())
 
     # -- learning --------------------------------------------------------------------------------------------------------------
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
-        """The gate divides the batch, and each expert's network takes one step on its part; terms are means over examples.
+        """The gate divides the batch, and the network takes one step, every example along its path.
 
-        With `front`, the networks learn the examples of the warm-up when it is over.
+        With `front`, the network learns the examples of the warm-up when it is over.
         """
         if not self.gate.ready and self.config.front:
             waiting = [*self.gate.warmup.batches, (x, y, task)]
@@ -110,14 +209,14 @@ class Growing(Learner):
 
     def _by_gate(self, inputs: Tensor, y: Tensor) -> Tensor:
         """The experts that the gate assigns; where boundaries are known it learns every example once, in a task's first epoch."""
-        before, count = self.seen, self.problem.examples_of(len(self.members) - 1)
+        before, count = self.seen, self.problem.examples_of(self.experts - 1)
         self.seen += len(y)
         if count is not None and before >= count and self.current is not None and self.gate.ready:
             return torch.full_like(y, self.current)
         return self.gate.observe_features(inputs, y) if self.config.front else self.gate.observe(inputs, y)
 
     def _learn_waiting(self, batches: list[Batch]) -> dict[str, float]:
-        """The networks learn the batches of the warm-up, which the gate's first expert (in Task-IL: their task's) has learned."""
+        """The network learns the batches of the warm-up, which the gate's first expert (in Task-IL: their task's) has learned."""
         terms: dict[str, float] = {}
         for x, y, task in batches:
             self.seen += len(y)
@@ -126,21 +225,32 @@ class Growing(Learner):
         return terms
 
     def _learn(self, x: Tensor, y: Tensor, task: Tensor | None, experts: Tensor) -> dict[str, float]:
-        """Every expert's network takes a step on its part of a batch of inputs (or features)."""
+        """A step on a batch of inputs (or features) along these paths."""
         most = int(experts.mode()[0])
         if self.current is not None and most != self.current:
-            self.members[self.current].end_task()  # its posterior becomes its prior
+            self._consolidate(self.current)
         self.current = most
-        sums: dict[str, float] = {}
-        for expert in experts.unique().tolist():
-            self._open_up_to(expert)
-            mine = experts == expert
-            terms = self.members[expert].observe(x[mine], y[mine], None if task is None else task[mine])
-            for name, value in terms.items():
-                sums[name] = sums.get(name, 0.0) + value * float(mine.double().mean())
-        self.expert_log.record(self.step, experts, y.cpu())
-        self.step += 1
-        return sums | {"gate_experts": float(len(self.members))}
+        self._open_up_to(int(experts.max()), x, y, task, experts)
+        with follow(self.network, experts):
+            terms = super().learn(x, y, task)
+        self.steps[most] += 1
+        self.expert_log.record(self.batches, experts, y.cpu())
+        self.batches += 1
+        return terms | {"gate_experts": float(self.experts)}
+
+    @property
+    def task_examples(self) -> int:
+        """N_t: where tasks are known, the number of examples of the current expert's; else `num_data`."""
+        return self.problem.examples_of(self.current or 0) or self.config.num_data
+
+    @property
+    def progress(self) -> float:
+        """Fraction of its task that the current expert has done; on a task-free stream, of `cycle_steps`."""
+        expert = self.current or 0
+        steps = self.problem.steps_of(expert)
+        if steps is not None:
+            return self.steps[expert] / steps
+        return self.steps[expert] % self.config.cycle_steps / self.config.cycle_steps
 
     def _by_task(self, task: Tensor) -> Tensor:
         """Task-IL: the expert of each example's task; a new task gets a new expert."""
@@ -149,23 +259,11 @@ class Growing(Learner):
                 self.tasks.append(number)
         return torch.tensor([self.tasks.index(number) for number in task.tolist()])
 
-    def _open_up_to(self, expert: int) -> None:
-        """Make the networks of all experts up to this one that have none yet."""
-        while len(self.members) <= expert:
-            number, problem = len(self.members), self.problem
-            if problem.task_examples is not None and problem.task_steps is not None:
-                # every network learns one task: the length of its own is what it needs to know
-                place = min(number, len(problem.task_examples) - 1)
-                examples, steps = (problem.task_examples[place],), (problem.task_steps[place],)
-                problem = dataclasses.replace(problem, task_examples=examples, task_steps=steps)
-            if self.config.front:
-                assert self.gate.features is not None
-                problem = dataclasses.replace(problem, input_shape=(self.gate.features.features,))
-            member = HVCL(problem, self.config, self.seed + 7919 * number)
-            if self.config.warm_start and self.members:
-                member.network.load_state_dict(self.members[-1].network.state_dict())
-                member.end_task()
-            self.members.append(member)
+    def _consolidate(self, expert: int) -> None:
+        """The posterior of an expert becomes its prior, in every layer."""
+        for layer in self._paths:
+            layer.consolidate([expert])
+        self.steps[expert] = 0
 
     def end_task(self) -> None:
         """The current expert's posterior becomes its prior, and the next examples open another expert."""
@@ -173,24 +271,25 @@ class Growing(Learner):
         if waiting and self.config.front:
             self._learn_waiting(waiting)
         if self.current is not None:
-            self.members[self.current].end_task()
+            self._consolidate(self.current)
         self.current, self.seen = None, 0
 
     # -- prediction ------------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def infer(self, x: Tensor, task: Tensor | None) -> Tensor:
-        """p(y|x) = sum_m p(m|x) p(y|x,m)."""
+        """p(y|x) = sum_m p(m|x) p(y|x, path m)."""
         if self.config.front:
-            if not self.members:  # nothing is learned during the warm-up
+            if not self.experts:  # nothing is learned during the warm-up
                 return torch.full((len(x), self.problem.outputs), 1 / self.problem.outputs)
             x = self.gate.embed(x)
         self.expert_probabilities = weights = self.responsibilities(x, task)
         mixed = torch.zeros(len(x), self.problem.outputs)
-        for expert, member in enumerate(self.members):
+        for expert in range(self.experts):
             rows = (weights[:, expert] > NEGLIGIBLE).nonzero().flatten()
             if len(rows):
-                answers = member.predict(x[rows], None if task is None else task[rows])
+                with follow(self.network, expert):
+                    answers = super().infer(x[rows], None if task is None else task[rows])
                 mixed.index_add_(0, rows, weights[rows, expert, None] * answers)
         return mixed / mixed.sum(1, keepdim=True)
 
@@ -208,22 +307,22 @@ class Growing(Learner):
 
     @property
     def num_parameters(self) -> int:
-        """Weights of all networks, and the gate's statistics."""
-        return self.gate.num_parameters + sum(member.num_parameters for member in self.members)
+        """Weights of all experts, and the gate's statistics."""
+        return self.gate.num_parameters + (super().num_parameters if self.experts else 0)
 
     # -- state -----------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """Networks, optimisers, random states, features, gate and log."""
-        states = [member.state_dict() for member in self.members]
-        return {
-            "network": {f"{i}.{name}": value for i, state in enumerate(states) for name, value in state["network"].items()},
-            "members": [{name: value for name, value in state.items() if name != "network"} for state in states],
+        """Network, optimiser, random state, features, gate and log."""
+        own = super().state_dict() if self.experts else {"network": {}, "random": self.random.state()}
+        return own | {
             **self.gate.state_dict(),
+            "experts": self.experts,
+            "steps": list(self.steps),
             "tasks": list(self.tasks),
             "current": self.current,
             "seen": self.seen,
-            "step": self.step,
+            "batches": self.batches,
             "log": self.expert_log.state_dict(),
         }
 
@@ -235,13 +334,21 @@ class Growing(Learner):
         """Restore what `state_dict` returned."""
         self.seed = int(state["seed"])
         self.gate.load_state_dict(state)
-        self.members = []
-        self._open_up_to(len(state["members"]) - 1)
-        for number, member in enumerate(self.members):
-            prefix = f"{number}."
-            network = {k.removeprefix(prefix): v for k, v in state["network"].items() if k.startswith(prefix)}
-            member.restore(state["members"][number] | {"network": network})
+        count = int(state["experts"])
+        self.start()
+        if count:
+            # no more than there are numbers for in the file
+            known = {name: len(values) for name, values in state["network"].items() if name.endswith("posterior.mean")}
+            if count != max(known.values(), default=0):
+                raise ValueError(f"there are {count} experts and weights of {max(known.values(), default=0)}")
+            while self.experts < count:
+                self._grow(None)
+            super().restore(state)
+        else:
+            self.experts = 0
+            self.random.load_state(state["random"])
+        self.steps = [int(step) for step in state["steps"]]
         self.tasks = [int(task) for task in state["tasks"]]
         self.current = None if state["current"] is None else int(state["current"])
-        self.step, self.seen = int(state["step"]), int(state["seen"])
+        self.batches, self.seen = int(state["batches"]), int(state["seen"])
         self.expert_log.load_state_dict(state["log"])

@@ -10,30 +10,40 @@ and at a boundary every posterior becomes the prior. No task id is needed at tes
 training are. A task-free stream announces no boundaries: then the priors stay the first ones, and N_t and the length of a
 cycle are settings.
 
-Deviates from the paper where the paper contradicts itself or its code: the chosen expert is weighted by p(m|x), so that the
-task loss teaches the gate; H(M|X) is minimised; the diversity is the log determinant of the Wasserstein-2 kernel.
+The gate is a part that can be chosen: `gate="softmax"` is the paper's, one in every layer on the layer's own input;
+`gate="generative"` is one gate for the whole network, which chooses the path through all layers and opens experts as the stream
+needs them, without boundaries: that is `hvcl-growing`.
+
+Deviates from the paper where the paper contradicts itself or its code: the task loss teaches the gate, because the chosen expert is
+weighted by p(m|x), or by p / stop_gradient(p) (`routing="straight-through"`), which is 1 and keeps a deep network's signal; H(M|X)
+is minimised; the diversity is the log determinant of the Wasserstein-2 kernel.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
-from hvcl.layers import MoVEConv2d, MoVELinear, consolidate, sampling
+from hvcl.layers import MoVEConv2d, MoVELinear, PooledInput, WithContext, consolidate, sampling
 from hvcl.layers.dispatch import Routing
 from hvcl.layers.options import Estimator, MoVEOptions, Usage
 from hvcl.learners.base import State
 from hvcl.learners.gradient import GradientConfig, GradientLearner, Terms
 from hvcl.learners.registry import register
+from hvcl.networks import normalised
 from hvcl.objective import Constant, Cyclic, Objective, Schedule, TargetInformation
 from hvcl.optim import VariationalAdam
-from hvcl.posteriors.mean_field import SigmaKind
+from hvcl.posteriors.mean_field import FirstPrior, SigmaKind
+
+
+INPUT_CELLS = 8
+"""Cells across and down of what gates see of the network's input."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +59,23 @@ class HVCLConfig(GradientConfig):
     sigma: SigmaKind = "weight"
     """One sigma per weight or per output unit."""
     routing: Routing = "argmax"
-    """Experts by argmax of the gate, or sampled from it in training."""
+    """The most probable expert weighted by p(m|x) (argmax) or by 1 (straight-through), or one sampled from the gate in training."""
     usage: Usage = "gate"
     """Weight of an expert's KL: the gate's mean mass on it, or uniform (1 for every expert)."""
     initial_sigma: float = 0.1
     """Posterior sigma at the start, as a fraction of the He standard deviation."""
     prior_sigma: float | None = None
-    """Standard deviation of the first prior; none takes the He standard deviation."""
+    """Standard deviation of the first prior; none takes the He standard deviation (at the start: the posterior's own sigma)."""
+    first_prior: FirstPrior = "zero"
+    """Mean of the first prior: zero, or where the posterior starts, so that the KL of the first task starts at 0."""
+    gate: Literal["softmax", "generative"] = "softmax"
+    """The paper's gate in every layer, or one generative gate for all of them: that is the method hvcl-growing."""
+    gate_grid: int = 1
+    """Cells across and down that the gates of convolutions pool their input over; 1: they see no places."""
+    gate_input: bool = False
+    """The gates also read the network's input (pictures: averaged over 8 x 8 cells)."""
+    layer_norm: bool = False
+    """Layer normalisation after every layer but the head (convolutions: over channels and places)."""
     beta_gate: float = 0.002
     """beta1, weight of the gate's KL."""
     beta_expert: float = 0.75
@@ -91,13 +111,18 @@ class HVCLConfig(GradientConfig):
             raise InputError(f"samples must be at least 0, got {self.samples}")
 
 
-@register("hvcl", HVCLConfig)
+@register("hvcl", HVCLConfig, choices={"gate": {"generative": "hvcl-growing"}})
 class HVCL(GradientLearner):
     """Hierarchical variational continual learning with mixture-of-variational-experts layers."""
 
     config: HVCLConfig
 
+    gates: ClassVar[str] = "softmax"
+    """The kind of gates that this class has."""
+
     def __init__(self, problem: Problem, config: HVCLConfig, seed: int) -> None:
+        if config.gate != self.gates:
+            raise InputError(f"{type(self).__name__} has {self.gates} gates: create('hvcl', ..., gate={config.gate!r}) chooses")
         super().__init__(problem, config, seed)
         self.objective = Objective(
             gate_kl=self._schedule(config.beta_gate),
@@ -135,16 +160,26 @@ class HVCL(GradientLearner):
             "usage": config.usage,
             "initial_sigma": config.initial_sigma,
             "prior_sigma": config.prior_sigma,
+            "first_prior": config.first_prior,
             "kernel_width": config.kernel_width,
         }
 
     def build(self) -> nn.Module:
         """The same architecture as the plain networks, of MoVE layers."""
         config, options = self.config, self.move_options()
-        return self.assemble(
-            dense=partial(MoVELinear, experts=config.experts, **options),
-            conv=partial(MoVEConv2d, kernel_size=3, stride=2, padding=1, experts=config.experts, **options),
+        reader = PooledInput(INPUT_CELLS)
+        context = reader.features(self.network_input_shape) if config.gate_input else 0
+        more: dict[str, Any] = {"experts": config.experts, "context": context, **options}
+        network = self.assemble(
+            dense=partial(MoVELinear, **more),
+            conv=partial(MoVEConv2d, kernel_size=3, stride=2, padding=1, gate_grid=config.gate_grid, **more),
         )
+        finished = self.finished(network)
+        return WithContext(finished, reader) if context and config.experts > 1 else finished
+
+    def finished(self, network: nn.Sequential) -> nn.Sequential:
+        """The network with the normalisation that the settings ask for."""
+        return normalised(network) if self.config.layer_norm else network
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """The objective with the log-likelihood as utility."""
