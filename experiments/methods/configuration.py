@@ -2,7 +2,7 @@
 
     .venv/bin/python -m experiments.methods.configuration          # writes src/hvcl/settings/METHOD.json from the recorded trials
 
-Split MNIST with the epochs of the standard budget, split CIFAR-10 with four epochs, permuted MNIST with one epoch and three
+Split MNIST with the epochs of the standard budget, split CIFAR-10 with one epoch, permuted MNIST with one epoch and three
 tasks. The score is the average accuracy over tasks after the last one, on a tenth of the training data that was held out. Every
 method may try as many settings (fewer only where it has fewer to try); of equal scores the first counts. On split MNIST and
 permuted MNIST, methods whose best lay on the edge of what they had tried got a second round. The settings found in Domain-IL are
@@ -39,7 +39,7 @@ METHODS = (
 )
 TRIALS = {"split-mnist": 12, "permuted-mnist": 4, "split-cifar10": 6}
 RATES = {"split-mnist": (2e-4, 6e-4, 2e-3), "permuted-mnist": (2e-4, 6e-4), "split-cifar10": (3e-4, 1e-3)}
-STREAMS = {"split-mnist": {"epochs": 4}, "permuted-mnist": {"tasks": 3, "epochs": 1}, "split-cifar10": {"epochs": 4}}
+STREAMS = {"split-mnist": {"epochs": 4}, "permuted-mnist": {"tasks": 3, "epochs": 1}, "split-cifar10": {"epochs": 1}}
 
 # the second axis beside the learning rate
 AXES = {

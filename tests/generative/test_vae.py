@@ -114,6 +114,73 @@ def test_the_expert_of_a_latent_is_the_one_that_computed_its_mean():
         torch.testing.assert_close(latent.mean[row], weights[row, expert] * own)
 
 
+@pytest.mark.parametrize("routing", ["straight-through", "sample"])
+def test_the_expert_of_a_latent_is_known_in_training_whatever_the_routing(routing):
+    """Experts of other layers are drawn if asked for; that of the mean is the most probable one, with weight 1."""
+    torch.manual_seed(0)
+    vae = MoVEVAE((4,), mixture(3, 3, estimator="mean", routing=routing), latent=2, hidden=(6,)).train()
+    assert (vae.encoder.dense0.routing, vae.mean.routing) == (routing, "straight-through")
+    features = vae.features(clusters(60)[0]).detach()
+    latent = vae.latent_of(features)
+    assert len(latent.expert.unique()) > 1
+    for row, expert in enumerate(latent.expert.tolist()):
+        own = features[row] @ vae.mean.posterior.mean[expert] + vae.mean.bias[expert]
+        torch.testing.assert_close(latent.mean[row], own)
+
+
+DEEP = pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [((20,), {"hidden": (64,) * 4}), ((3, 16, 16), {"hidden": (64, 64), "channels": (8, 16, 32)})],
+    ids=["dense", "pictures"],
+)
+
+
+@DEEP
+def test_signals_of_a_deep_vae_shrink_with_the_number_of_experts_unless_routed_straight_through(shape, sizes):
+    """Mean absolute latent means and decoder's outputs at the start, of ten VAEs; seed 0."""
+
+    def sizes_at_the_start(experts, routing):
+        torch.manual_seed(0)
+        found = torch.zeros(2)
+        for _ in range(10):
+            vae = MoVEVAE(shape, mixture(experts, experts, routing=routing), latent=16, **sizes).eval()
+            with torch.no_grad():
+                means, outputs = vae.encode(torch.randn(64, *shape)).mean, vae.decode(torch.randn(64, 16))
+            found += torch.stack([means.abs().mean(), outputs.abs().mean()]) / 10
+        return found
+
+    one = sizes_at_the_start(1, "straight-through")
+    torch.testing.assert_close(sizes_at_the_start(4, "straight-through"), one, rtol=0.25, atol=0.0)
+    assert (sizes_at_the_start(4, "argmax") < one / 20).all()
+
+
+@DEEP
+def test_the_bound_alone_teaches_every_gate_of_a_vae_that_routes_straight_through(shape, sizes):
+    torch.manual_seed(0)
+    vae = MoVEVAE(shape, mixture(4, 3, routing="straight-through"), latent=16, **sizes)
+    (-vae.elbo(torch.rand(64, *shape)).value.mean()).backward()
+    gates = [module.gate for module in vae.modules() if isinstance(module, MoVELayer) and module.gate is not None]
+    assert len(gates) == sum(isinstance(module, MoVELayer) for module in vae.modules()) - 1, "all but the log variance's"
+    for gate in gates:
+        assert gate.weight.grad.abs().max() > 0
+        assert gate.bias.grad.abs().max() > 0
+
+
+def test_first_priors_at_the_start_cost_nothing_at_first():
+    for first_prior, free in (("start", True), ("zero", False)):
+        vae = MoVEVAE((1, 8, 8), mixture(2, 3, first_prior=first_prior), latent=3, hidden=(5,), channels=(2,))
+        vae.elbo(torch.rand(4, 1, 8, 8))
+        costs = [term.evaluate().item() for term in loss_terms(vae) if term.name == "expert_kl"]
+        assert len(costs) == 7
+        assert all((cost == 0) == free for cost in costs)
+
+
+@pytest.mark.parametrize("options", [{"routing": "nearest"}, {"first_prior": "flat"}])
+def test_unknown_options_of_the_layers_are_refused(options):
+    with pytest.raises(InputError, match="must be one of"):
+        MoVEVAE((4,), mixture(1, 1, **options))
+
+
 def test_every_expert_generates_what_it_encodes():
     """A gate that tells the clusters apart: then each component of the mixture makes its own cluster."""
     x, group = clusters()

@@ -8,7 +8,7 @@ from hvcl.core.errors import InputError, UnknownNameError
 from hvcl.rl import TrainingProtocol, create, known_methods, run
 from hvcl.rl.dense import StackedDense
 from hvcl.rl.methods.ewc import EWCPart, fisher
-from hvcl.testing import AGENT_CHECKS, AgentCase
+from hvcl.testing import AGENT_CHECKS, AgentCase, play
 
 QUICK = {"hidden": (16,), "learning_rate": 0.01}
 SAC_QUICK = QUICK | {"batch_size": 32, "warmup": 30, "updates_per_step": 1.0, "capacity": 1_000}
@@ -115,6 +115,86 @@ def test_hvcl_consolidates_at_the_end_of_a_task(guess):
     usage = agent.usage(np.ones((10, 2), np.float32))
     assert all(len(shares) == 4 and sum(shares) == pytest.approx(1) for shares in usage.values())
     assert usage
+
+
+OTHER_LAYERS = {"routing": "straight-through", "first_prior": "start"}
+
+
+def networks_of(agent):
+    """All of them: those that learn, as they predict, and the targets."""
+    return agent.actor.network, agent.actor.mirror, agent.critic.network, agent.critic.mirror, agent.target
+
+
+@pytest.mark.parametrize("name", ["hvcl", "hvcl-growing"])
+@pytest.mark.parametrize("settings", [{}, OTHER_LAYERS, {"routing": "sample"}])
+def test_routing_and_first_prior_reach_every_layer(name, settings):
+    agent = create(name, 3, 2, hidden=(4, 5), experts=2, **settings)
+    if name == "hvcl-growing":
+        agent._open()
+    wanted = (settings.get("routing", "argmax"), settings.get("first_prior", "zero"))
+    for member in agent.members if name == "hvcl-growing" else [agent]:
+        found = [(layer.routing, layer.posterior.first_prior) for network in networks_of(member) for layer in network]
+        assert found == [wanted] * 15
+
+
+@pytest.mark.parametrize("sigma", ["unit", "weight"])
+def test_a_first_prior_at_the_start_costs_nothing_there(sigma):
+    """Not even in the last layer, whose means are made smaller after they were drawn."""
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    for first_prior, free in (("start", True), ("zero", False)):
+        agent = create("hvcl", 3, 2, hidden=(4, 5), sigma=sigma, first_prior=first_prior)
+        for layer in agent.actor.network:
+            assert (layer.posterior.kl() == 0).all() == free
+        _, terms = agent.actor.priced(agent.actor(x).sum(), 0.0)
+        assert (terms["expert_kl"] == 0) == free
+
+
+def test_signals_of_deep_networks_shrink_with_the_number_of_experts_unless_routed_straight_through():
+    """Mean absolute outputs of actor and critics at the start, of ten agents; seeds 0 to 9."""
+
+    def sizes_at_the_start(experts, routing):
+        found = torch.zeros(2)
+        for seed in range(10):
+            agent = create("hvcl", 28, 8, seed, hidden=(64,) * 4, experts=experts, routing=routing, capacity=10)
+            random = torch.Generator().manual_seed(seed)
+            outputs = agent.actor.mirror(torch.randn(64, 28, generator=random))
+            values = agent.critic.mirror(torch.randn(64, 36, generator=random))
+            found += torch.stack([outputs.abs().mean(), values.abs().mean()]) / 10
+        return found
+
+    one = sizes_at_the_start(1, "straight-through")
+    torch.testing.assert_close(sizes_at_the_start(4, "straight-through"), one, rtol=0.25, atol=0.0)
+    assert (sizes_at_the_start(4, "argmax") < one / 20).all()
+
+
+def test_the_task_alone_teaches_every_gate_that_routes_straight_through():
+    """One update without any term of the layers: Adam moves what has a gradient, and nothing else."""
+    free = {"beta_gate": 0.0, "beta_expert": 0.0, "conditional_entropy": 0.0, "diversity": 0.0}
+    settings = SAC_QUICK | {"hidden": (32,) * 4, "warmup": 31} | free
+    agent = create("hvcl", 2, 1, 0, routing="straight-through", **settings)
+    gates = [layer.gate for part in (agent.actor, agent.critic) for layer in part.network]
+    before = [gate.weight.detach().clone() for gate in gates]
+    agent.on_task_start(0, 100)
+    play(agent, range(31))
+    for gate, old in zip(gates, before, strict=True):
+        moved = (gate.weight != old).unflatten(0, (gate.copies, -1))
+        assert moved.flatten(1).any(1).all()
+
+
+@pytest.mark.parametrize("check", ["learns", "resuming", "states"])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("hvcl", OTHER_LAYERS), ("hvcl", {"routing": "sample"}), ("hvcl-growing", OTHER_LAYERS | {"experts": 2})],
+)
+def test_other_routings_and_first_priors_keep_the_contract(name, settings, check):
+    AGENT_CHECKS[check](AgentCase(name, settings_of(name) | settings, 350, 0.8))
+
+
+@pytest.mark.parametrize("name", ["hvcl", "hvcl-growing"])
+@pytest.mark.parametrize(("setting", "words"), [("routing", "argmax, sample, straight-through"), ("first_prior", "zero, start")])
+def test_unknown_kinds_of_layers_are_refused(name, setting, words):
+    with pytest.raises(InputError, match=f"{setting} must be one of {words}, got 'other'"):
+        create(name, 2, 1, **{setting: "other"})
 
 
 def test_reset_forgets_and_naive_carries_over(guess):

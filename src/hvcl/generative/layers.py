@@ -31,7 +31,14 @@ class Layers:
 
 
 def move_layers(experts: int, mean_experts: int, options: MoVEOptions) -> Layers:
-    """MoVE layers with `experts` experts; the latent mean has `mean_experts`, its log variance one (the paper's choice)."""
+    """MoVE layers with `experts` experts; the latent mean has `mean_experts`, its log variance one (the paper's choice).
+
+    With `routing="sample"` the expert of a latent mean is not drawn but routed straight through: the latent prior's component is
+    that of the most probable expert, which must be the one that gave the mean.
+    """
+    mean_options = options.copy()
+    if options.get("routing") == "sample":
+        mean_options["routing"] = "straight-through"
 
     def transposed(inputs: int, outputs: int, padding: tuple[int, int]) -> nn.Module:
         geometry = {"stride": 2, "padding": 1, "output_padding": padding}
@@ -41,6 +48,6 @@ def move_layers(experts: int, mean_experts: int, options: MoVEOptions) -> Layers
         dense=partial(MoVELinear, experts=experts, **options),
         conv=partial(MoVEConv2d, kernel_size=3, stride=2, padding=1, experts=experts, **options),
         transposed=transposed,
-        mean=partial(MoVELinear, experts=mean_experts, **options),
+        mean=partial(MoVELinear, experts=mean_experts, **mean_options),
         log_variance=partial(MoVELinear, experts=1, **options),
     )

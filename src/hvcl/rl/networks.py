@@ -12,9 +12,13 @@ from hvcl.layers import MoVEStack
 
 @torch.no_grad()
 def start_small(stack: MoVEStack) -> None:
-    """Shrink the first means of the last layer: with He's variance a policy would start saturated and almost sure of itself."""
+    """Shrink the first means of the last layer: with He's variance a policy would start saturated and almost sure of itself.
+
+    A first prior that is where the posterior starts is there, too.
+    """
     *_, last = stack
     last.posterior.mean.mul_(0.1)
+    last.posterior.reset_prior()
 
 
 def mirror(network: nn.Module) -> nn.Module:

@@ -94,7 +94,7 @@ for _benchmark in (
         "cifar10",
         2,
         {"epochs": 20},
-        {"quick": 1, "standard": 2, "paper": 1000},
+        {"quick": 1, "standard": 10, "paper": 1000},
     ),
     Benchmark(
         "split-cifar100",
@@ -102,7 +102,7 @@ for _benchmark in (
         "cifar100",
         10,
         {"epochs": 20},
-        {"quick": 1, "standard": 2, "paper": 1000},
+        {"quick": 1, "standard": 10, "paper": 1000},
     ),
 ):
     BENCHMARKS[_benchmark.name] = _benchmark

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from hvcl.core.errors import InputError
+from hvcl.core.errors import InputError, RunError
 from hvcl.core.problem import Problem
 from hvcl.core.storage import load_state, save_state
 from hvcl.features import FrozenModule
-from hvcl.learners import Growing, GrowingConfig, create
+from hvcl.layers import follow
+from hvcl.learners import HVCL, Growing, GrowingConfig, HVCLConfig, create
 from hvcl.learners.experts import ExpertLog
 from hvcl.runs import run
 from hvcl.streams import StreamConfig, from_arrays, make_stream
@@ -42,7 +43,7 @@ def test_finds_the_tasks_and_keeps_them_all(scenario, task_free, kind):
     data = stream(task_free, scenario=scenario, epochs=10)
     learner = create("hvcl-growing", data.problem, seed=1, **SMALL, **kind)
     matrix = run(data, learner)
-    assert len(learner.members) == 3
+    assert learner.experts == 3
     assert matrix.average_accuracy > 0.97
     assert matrix.forgetting < 0.02
 
@@ -69,11 +70,12 @@ def test_only_the_networks_of_a_batchs_experts_learn():
     learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
     events = [event for event in data if hasattr(event, "x")]
     feed(learner, events[:4])
-    first = {name: value.clone() for name, value in learner.members[0].network.state_dict().items() if "prior" not in name}
+    first = {name: value.clone() for name, value in learner.network.state_dict().items() if value.dim() and "prior" not in name}
     feed(learner, events[4:8])
-    assert len(learner.members) == 2
-    after = learner.members[0].network.state_dict()
-    assert all(torch.equal(value, after[name]) for name, value in first.items())
+    assert learner.experts == 2
+    after = learner.network.state_dict()
+    assert all(torch.equal(value[0], after[name][0]) for name, value in first.items() if "kernel" not in name)
+    assert all(len(after[name]) == 2 for name in first if "kernel" not in name)
 
 
 @pytest.mark.parametrize("task_free", [True, False])
@@ -82,26 +84,90 @@ def test_posterior_becomes_prior_when_the_gate_switches_and_not_before(task_free
     learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
     events = list(data)
     feed(learner, events[:4])  # the first task, but not its end
-    head = learner.members[0].network.head
+    head = learner.network.head
     assert head.posterior.kl().sum().item() > 0
     feed(learner, events[4:6])
     assert learner.current == 1
-    assert head.posterior.kl().sum().item() == 0.0
-    assert learner.members[1].network.head.posterior.kl().sum().item() > 0
+    old, new = head.posterior.kl().tolist()
+    assert old == 0.0
+    assert new > 0
 
 
-def test_warm_start_begins_with_the_posterior_before_it_as_prior():
+@pytest.mark.parametrize("start", ["last", "best"])
+def test_a_new_expert_may_begin_with_the_posterior_of_another_as_prior(start):
     data = stream(epochs=1)
-    learner = create("hvcl-growing", data.problem, seed=1, warm_start=True, **SMALL)
+    learner = create("hvcl-growing", data.problem, seed=1, start=start, **SMALL)
     events = list(data)
     feed(learner, events[:4])
-    before = learner.members[0].network.head.posterior.mean.detach().clone()
+    before = learner.network.head.posterior.mean.detach().clone()
     feed(learner, events[4:6])
-    prior = learner.members[1].network.head.posterior.prior_mean
-    assert torch.equal(prior, before)
+    assert torch.equal(learner.network.head.posterior.prior_mean[1], before[0])
     cold = create("hvcl-growing", data.problem, seed=1, **SMALL)
     feed(cold, events[:6])
-    assert not torch.equal(cold.members[1].network.head.posterior.prior_mean, cold.members[0].network.head.posterior.mean)
+    assert not torch.equal(cold.network.head.posterior.prior_mean[1], before[0])
+
+
+def test_the_best_start_is_the_expert_that_explains_the_new_examples_best():
+    """The third task is the first one with its inputs shifted a little: its expert starts from the first, not from the last."""
+    data = stream(epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, start="best", **SMALL)
+    events = [event for event in data if hasattr(event, "x")]
+    for _ in range(10):
+        for event in events[:4]:
+            learner.observe(event.x, event.y)
+    feed(learner, events[4:8])
+    assert learner.experts == 2
+    first, second = learner.network.head.posterior.mean.detach().clone()
+    learner.observe(events[0].x + 4.0, events[0].y)
+    assert learner.experts == 3
+    posterior = learner.network.head.posterior
+    assert torch.equal(posterior.prior_mean[2], first)
+    assert not torch.equal(posterior.prior_mean[2], second)
+
+
+def test_shared_layers_are_learned_by_the_first_expert_and_then_stay():
+    data = stream(epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, shared=1, **SMALL)
+    events = [event for event in data if hasattr(event, "x")]
+    fresh = learner.network.dense0.posterior.mean.detach().clone()
+    feed(learner, events[:4])
+    learned = learner.network.dense0.posterior.mean.detach().clone()
+    assert not torch.equal(fresh, learned)
+    feed(learner, events[4:])
+    assert learner.experts == 3
+    assert torch.equal(learner.network.dense0.posterior.mean, learned)
+    assert (learner.network.dense0.experts, learner.network.head.experts) == (1, 3)
+    with pytest.raises(InputError, match="shared must leave"):
+        GrowingConfig(hidden=(8,), shared=2)
+
+
+def test_hvcl_with_a_generative_gate_is_this_method():
+    data = stream(epochs=1)
+    learner = create("hvcl", data.problem, seed=1, gate="generative", **SMALL)
+    assert isinstance(learner, Growing)
+    same = create("hvcl-growing", data.problem, seed=1, **SMALL)
+    feed(learner, data)
+    feed(same, data)
+    x = torch.randn(5, 6)
+    assert torch.equal(learner.predict(x), same.predict(x))
+    assert not isinstance(create("hvcl-growing", data.problem, gate="softmax", **SMALL), Growing)
+    with pytest.raises(InputError, match="create"):
+        HVCL(data.problem, HVCLConfig(gate="generative"), seed=1)
+
+
+@pytest.mark.parametrize("settings", [{"experts": 2}, {"top_k": 2}, {"gate_input": True}, {"gate_grid": 2}])
+def test_settings_of_softmax_gates_are_refused(settings):
+    with pytest.raises(InputError, match="generative gate"):
+        GrowingConfig(**settings)
+
+
+def test_a_forged_number_of_experts_is_refused():
+    data = stream(epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
+    feed(learner, data)
+    with pytest.raises(RunError):
+        learner.load_state_dict(learner.state_dict() | {"experts": 10**9})
+    assert learner.experts == 3
 
 
 def test_prediction_is_the_mixture_of_the_experts():
@@ -111,7 +177,12 @@ def test_prediction_is_the_mixture_of_the_experts():
     x = 3 * torch.randn(40, 6, generator=torch.Generator().manual_seed(1))
     weights = learner.responsibilities(x)
     assert weights.shape == (40, 3)
-    mixed = sum(weights[:, m : m + 1] * member.predict(x) for m, member in enumerate(learner.members))
+    learner.network.eval()
+    answers = []
+    for path in range(3):
+        with follow(learner.network, path):
+            answers.append(learner.network(x).softmax(1).detach())
+    mixed = sum(weights[:, m : m + 1] * answer for m, answer in enumerate(answers))
     torch.testing.assert_close(learner.predict(x), mixed, rtol=0, atol=1e-3)  # negligible experts are not asked
     torch.testing.assert_close(learner.predict(x).sum(1), torch.ones(40))
     assert torch.equal(learner.expert_probabilities, weights)
@@ -144,7 +215,7 @@ def test_networks_on_fixed_features_learn_from_the_warm_up_too():
     torch.testing.assert_close(learner.predict(batches[0].x), torch.full((100, 2), 0.5))
     learner.end_task()  # before there are 256 examples
     assert [record.examples for record in learner.expert_log.records] == [100]
-    assert len(learner.members) == 1
+    assert learner.experts == 1
 
 
 def test_the_gate_learns_every_example_once_where_boundaries_are_known():
@@ -164,7 +235,7 @@ def test_a_task_that_comes_back_goes_on_with_its_expert():
     learner = create("hvcl-growing", data.problem, seed=1, **SMALL)
     events = [event for event in data if hasattr(event, "x")]
     feed(learner, events + events[:4])
-    assert len(learner.members) == 3
+    assert learner.experts == 3
     assert len(learner.expert_log.records[0].stretches) == 2
     assert learner.expert_log.records[0].examples == 1200
 
@@ -184,7 +255,7 @@ def test_a_custom_feature_map():
     module = torch.nn.Linear(6, 10)
     learner = Growing(data.problem, GrowingConfig(**SMALL), seed=1, features=FrozenModule(module, (6,)))
     feed(learner, data)
-    assert len(learner.members) == 3
+    assert learner.experts == 3
     with pytest.raises(InputError, match="feature map"):
         Growing(Problem((7,), 2), GrowingConfig(**SMALL), seed=1, features=FrozenModule(module, (6,)))
     with pytest.raises(InputError, match="warmup"):

@@ -15,9 +15,10 @@ instead of the halves at task t), `refresh` (10,000 others when all have been re
 `anneal` (step sizes that fall to 0 within a task: what is handed over at a boundary, as prior, teacher and generator, should not
 depend on the last few batches).
 
-Deviates from the paper as `hvcl` does. Its latent prior with several experts is a learned mixture (see `LatentPrior`), where the
-paper trains with N(0, I) and does not say how it draws from a mixture. On a task-free stream the boundaries are those that a
-generative gate finds (`hvcl.learners.boundaries`).
+Deviates from the paper as `hvcl` does: `routing` is the classifier's, `vae_routing` the VAE's, and `first_prior` that of both.
+The latent prior with several experts is a learned mixture (see `LatentPrior`), where the paper trains with N(0, I) and does not
+say how it draws from a mixture. On a task-free stream the boundaries are those that a generative gate finds
+(`hvcl.learners.boundaries`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from hvcl.core.problem import Problem
 from hvcl.core.state import tensors_like
 from hvcl.generative import Generator, MoVEVAE, move_layers
 from hvcl.generative.generator import frozen, frozen_from, frozen_state
+from hvcl.layers.dispatch import Routing
 from hvcl.learners.base import State
 from hvcl.learners.generative import DistillingConfig, GenerativeReplay, Replayed, at_least_one
 from hvcl.learners.gradient import Terms
@@ -42,12 +44,15 @@ from hvcl.learners.methods.hvcl import HVCL, HVCLConfig
 from hvcl.learners.registry import register
 from hvcl.objective import Objective
 from hvcl.optim import VariationalAdam
+from hvcl.posteriors.mean_field import FirstPrior
 
 
 @dataclass(frozen=True)
 class HVCLReplayConfig(DistillingConfig, HVCLConfig):
     """Classifier and VAE of MoVE layers."""
 
+    first_prior: FirstPrior = "zero"
+    """Mean of the first prior of classifier and VAE: zero, or where the posterior starts, so that the first KLs start at 0."""
     generated: int = 10_000
     """Examples that are generated at a boundary and replayed until the next."""
     refresh: bool = False
@@ -66,6 +71,8 @@ class HVCLReplayConfig(DistillingConfig, HVCLConfig):
     """Experts in every layer of the VAE but the latent's."""
     latent_experts: int = 1
     """Experts of the latent mean: components of the mixture that z comes from."""
+    vae_routing: Routing = "argmax"
+    """Routing in the VAE: as `routing`, but the expert of a latent mean is never sampled: its component must be known."""
     vae_beta_expert: float = 0.01
     """beta2 of the VAE, weight of its experts' KL."""
     vae_learning_rate: float = 1e-3
@@ -124,8 +131,8 @@ class HVCLReplay(GenerativeReplay, HVCL):
     def _new_move_vae(self) -> MoVEVAE:
         config = self.config
         options = self.move_options()
-        # one expert an example, the gate's most likely: else a latent mean would not come from a single one
-        options.update({"top_k": 1, "routing": "argmax"})
+        # one expert an example: else a latent mean would not come from a single one
+        options.update({"top_k": 1, "routing": config.vae_routing})
         return self.new_vae(move_layers(config.vae_experts, config.latent_experts, options), config.vae_hidden)
 
     def _vae_objective(self) -> Objective:

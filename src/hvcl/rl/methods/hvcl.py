@@ -6,7 +6,8 @@ prior.
 N_t is the number of steps of the task. No task id is needed at test time.
 
 Deviates from the paper: local reparameterisation instead of flipout (same marginals, less noise in the gradients), and by default
-one sigma per output unit (`sigma`), which costs one matrix product less a layer.
+one sigma per output unit (`sigma`), which costs one matrix product less a layer. `routing` and `first_prior` are those of the
+classifier, `hvcl.learners.methods.hvcl`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
 from hvcl.layers import MoVELinear, MoVEStack, consolidate
+from hvcl.layers.dispatch import Routing
 from hvcl.objective import Objective
-from hvcl.posteriors.mean_field import SigmaKind
+from hvcl.posteriors.mean_field import FirstPrior, SigmaKind
 from hvcl.rl.agent import State
 from hvcl.rl.environments import Array
 from hvcl.rl.methods.registry import register
@@ -38,6 +40,10 @@ class HVCLSACConfig(SACConfig):
     """One sigma per weight or per output unit."""
     initial_sigma: float = 0.02
     """Posterior sigma at the start, as a fraction of the He standard deviation. Small: critics do not bear much noise."""
+    routing: Routing = "argmax"
+    """The most probable expert weighted by p(m|x) (argmax) or by 1 (straight-through), or one sampled in training."""
+    first_prior: FirstPrior = "zero"
+    """The first prior: mean zero and He's sigma, or the posterior at the start (KL 0), of which the small sigma holds firmly."""
     beta_gate: float = 0.002
     """beta1, weight of the gates' KL."""
     beta_expert: float = 1.0
@@ -107,6 +113,8 @@ class HVCL(SAC):
             estimator="local",
             sigma=config.sigma,
             initial_sigma=config.initial_sigma,
+            routing=config.routing,
+            first_prior=config.first_prior,
         )
         start_small(stack)
         return HVCLPart(stack, config)
