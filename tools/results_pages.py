@@ -16,6 +16,7 @@ from pathlib import Path
 
 from experiments.literature.baselines import PUBLISHED
 from experiments.records import read_records
+from experiments.search import load_topic
 from hvcl.core.configuration import field_help
 from hvcl.core.files import write_atomically
 from hvcl.learners import known_methods
@@ -69,6 +70,45 @@ def gate_cost():
     return "\n".join(lines)
 
 
+def trials(topic):
+    """The recorded trials of a topic by benchmark: what was changed against the first of each, and what came of it."""
+    parts = []
+    found = load_topic(topic).records()
+    for benchmark in dict.fromkeys(record["benchmark"] for record in found):
+        same = [record for record in found if record["benchmark"] == benchmark]
+        base = same[0]["settings"]
+        lines = [f"**{benchmark}**", "", f"First row: {_settings(base)}. The others: what they change.", ""]
+        lines += [
+            "| settings | accuracy % | when learned | forgetting | I(M;X), bits, largest | seconds |",
+            "|---|---|---|---|---|---|",
+        ]
+        for record in same:
+            changed = {name: value for name, value in record["settings"].items() if base.get(name) != value}
+            changed |= {name: "default" for name in base if name not in record["settings"]}
+            most = max(record["information"].values(), default=0.0)
+            shown = [f"{100 * record[name]:.2f}" for name in ("accuracy", "learning_accuracy", "forgetting")]
+            words = "as above" if record is same[0] else _settings(changed)
+            lines.append(f"| {words} | {' | '.join(shown)} | {most:.3f} | {record['seconds']:.0f} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _settings(settings):
+    return ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in settings.items())
+
+
+def _value(value):
+    return "-".join(map(str, value)) or "none" if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else value
+
+
+def budget():
+    """Joint training over epochs a task."""
+    lines = ["| joint training, held-out data, seed 0 | epochs a task | accuracy % | seconds |", "|---|---|---|---|"]
+    for record in sorted(load_topic("budget").records(), key=lambda r: (r["benchmark"], r["epochs"])):
+        lines.append(f"| {record['benchmark']} | {record['epochs']} | {100 * record['accuracy']:.1f} | {record['seconds']:.0f} |")
+    return "\n".join(lines)
+
+
 def page(method, cells):
     """A method's page: mathematics, settings, results."""
     module = importlib.import_module(method.learner.__module__)
@@ -115,7 +155,7 @@ def documents():
     made = {readme: fill(readme.read_text(), "overview", overview(cells))}
     text = results.read_text()
     for name, part in {
-        "overview": overview(cells),
+        "overview": overview(cells, "boundaries"),
         "task-free": overview(cells, "task-free"),
         "published": published(),
         "forgetting": forgetting(),
@@ -124,6 +164,11 @@ def documents():
     }.items():
         text = fill(text, name, part)
     made[results] = text
+    parts = ROOT / "docs" / "hvcl" / "README.md"
+    text = parts.read_text()
+    for name, part in {"gates": trials("gates"), "paths": trials("paths"), "budget": budget()}.items():
+        text = fill(text, name, part)
+    made[parts] = text
     folder = ROOT / "docs" / "methods"
     made |= {folder / f"{name}.md": page(method, cells) for name, method in ours().items()}
     made[folder / "README.md"] = index()

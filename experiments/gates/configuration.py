@@ -3,11 +3,11 @@
     .venv/bin/python -m experiments.search gates                              # one change at a time, then what was found together
     .venv/bin/python -m experiments.gates.configuration                      # writes src/hvcl/settings/hvcl.json
 
-Every trial says learning accuracy, forgetting, I(M;X) of every gate and average accuracy, on a tenth of the training data that was
-held out. `BASE` is where each benchmark starts; `CHANGES` are tried one at a time on top of it; `TOGETHER` combines those that
-paid. Split MNIST with four epochs a task, split CIFAR-10 with two, permuted MNIST with one epoch and three tasks. Split CIFAR-100 takes
-the settings of split CIFAR-10. These are more trials than the other methods have (topic methods), and on split CIFAR-10 longer
-ones: `hvcl` is what is studied here, and the tables say so.
+Every trial says learning accuracy, forgetting, I(M;X) of every gate and average accuracy, on a tenth of the training data that
+was held out. `BASE` is where each benchmark starts; `CHANGES` are tried one at a time on top of it; `TOGETHER` combines those
+that paid. Split MNIST with four epochs a task, split CIFAR-10 with two, permuted MNIST with one epoch and three tasks. Split
+CIFAR-100 takes the settings of split CIFAR-10. These are more trials than the other methods have (topic methods), and on split
+CIFAR-10 longer ones: `hvcl` is what is studied here, and the tables say so.
 """
 
 from pathlib import Path
@@ -21,7 +21,14 @@ BASE: dict[str, Settings] = {
     "split-mnist": PLAIN
     | {"learning_rate": 6e-4, "beta_expert": 3.0, "beta_gate": 0.1, "schedule": "cyclic", "routing": "sample"},
     "permuted-mnist": PLAIN
-    | {"learning_rate": 1e-3, "beta_expert": 1.0, "beta_gate": 0.1, "schedule": "constant", "initial_sigma": 0.3, "prior_sigma": 1.0},
+    | {
+        "learning_rate": 1e-3,
+        "beta_expert": 1.0,
+        "beta_gate": 0.1,
+        "schedule": "constant",
+        "initial_sigma": 0.3,
+        "prior_sigma": 1.0,
+    },
     "split-cifar10": PLAIN | {"learning_rate": 1e-3, "beta_expert": 0.01, "beta_gate": 0.1, "schedule": "constant"},
 }
 CHANGES: dict[str, list[Settings]] = {

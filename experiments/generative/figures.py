@@ -7,8 +7,9 @@ held-out training data of seed 0 (configuration.py). Runs are kept in --runs (ev
 figures go to results/ when all seeds are done, and a report with the generated pictures to --runs/report.html.
 
 `--variant paper` runs `hvcl-replay` on MNIST as the paper's appendix has it (PAPER below: one VAE for all tasks, no conditions,
-10,000 generated examples for a task, half the weight each, 150 epochs) and writes to results/generative/paper instead. `--variant without` runs its classifier without any
-replay (`hvcl` with the same settings and epochs), to see what the replay gives, and writes to results/generative/without.
+10,000 generated examples for a task, half the weight each, 150 epochs) and writes to results/generative/paper instead. `--variant
+without` runs its classifier without any replay (`hvcl` with the same settings and epochs), to see what the replay gives, and
+writes to results/generative/without.
 """
 
 import argparse
@@ -39,7 +40,8 @@ PAPER = {
     "estimator": "flipout",
     "sigma": "weight",
     "learning_rate": 6e-4,
-    # ours, where the paper is silent: soft labels, the rate of dropout, the VAE's step size (the classifier's), the entropy's weight
+    # ours, where the paper is silent: soft labels, the rate of dropout, the VAE's step size (the classifier's), the entropy's
+    # weight
     "labels": "soft",
     "temperature": 1.0,
     "dropout": 0.2,

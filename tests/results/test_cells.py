@@ -186,16 +186,21 @@ def test_the_overview_has_a_row_a_method_and_a_column_a_setting():
         made_up(method="exact", results=[RESULT | {"average_accuracy": 0.99}]),
         made_up(supervision="task-free", method="er"),
     ]
-    assert overview(cells).splitlines() == [
-        "| method | memory | split-digits Class-IL | split-mnist Domain-IL |",
-        "|---|---|---|---|",
-        "| naive | none |  | 95.00 |",
-        "| joint | all examples |  | 90.00 |",
-        "| hvcl | none | 50.00 | 60.00 ± 14.14 |",
-        "| exact | none |  | 99.00 |",
-        "| *seeds* |  | 1 | 1 or 2 |",
+    head = ["| method | training | memory | split-digits Class-IL | split-mnist Domain-IL |", "|---|---|---|---|---|"]
+    assert overview(cells, "boundaries").splitlines() == [
+        *head,
+        "| naive | boundaries | none |  | 95.00 |",
+        "| joint | boundaries | all examples |  | 90.00 |",
+        "| hvcl | boundaries | none | 50.00 | 60.00 ± 14.14 |",
+        "| exact | boundaries | none |  | 99.00 |",
+        "| *seeds* |  |  | 1 | 1 or 2 |",
     ]
-    assert "| er | none | 60.00 ± 14.14 |" in overview(cells, "task-free")
+    both = [*cells, made_up(supervision="task-free", method="exact", results=[RESULT | {"average_accuracy": 0.98}])]
+    assert [line for line in overview(both).splitlines() if "exact" in line] == [
+        "| exact | task-free | none |  | 98.00 |",
+        "| exact | boundaries | none |  | 99.00 |",
+    ]
+    assert "| er | task-free | none | 60.00 ± 14.14 |" in overview(cells, "task-free")
 
 
 def test_a_methods_table_names_every_setting():

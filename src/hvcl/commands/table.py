@@ -17,7 +17,7 @@ def parser(words: Sequence[str]) -> Parser:
     found = Parser(prog="hvcl table", description="Markdown or HTML tables from a folder of results.")
     found.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="folder of results (results)")
     found.add_argument("--overview", action="store_true", help="one table: a row a method, a column a benchmark and scenario")
-    found.add_argument("--task-free", action="store_true", help="overview: figures without boundaries in training")
+    found.add_argument("--task-free", action="store_true", help="overview: only figures without boundaries in training")
     found.add_argument("--budget", default="standard", help="overview: which budget (standard)")
     found.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page instead of printing Markdown")
     found.values["--budget"] = BUDGETS
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if options.budget not in BUDGETS:
         raise InputError(f"--budget must be one of {', '.join(BUDGETS)}, got {options.budget!r}")
     if options.overview:
-        print(overview(cells, "task-free" if options.task_free else "boundaries", options.budget))
+        print(overview(cells, "task-free" if options.task_free else None, options.budget))
     elif options.html:
         write_atomically(options.html, html_table(cells))
         print(f"table: {options.html}")

@@ -1,6 +1,7 @@
 """MoVE layers: drop-in counterparts of torch.nn's layers with a mixture of variational experts inside."""
 
 from hvcl.layers.base import MoVELayer
+from hvcl.layers.context import PooledInput, WithContext, follow
 from hvcl.layers.conv import (
     MoVEConv1d,
     MoVEConv2d,
@@ -9,7 +10,6 @@ from hvcl.layers.conv import (
     MoVEConvTranspose2d,
     MoVEConvTranspose3d,
 )
-from hvcl.layers.context import PooledInput, WithContext, follow
 from hvcl.layers.convert import convert
 from hvcl.layers.linear import MoVELinear
 from hvcl.layers.module import (

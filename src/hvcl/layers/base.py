@@ -55,8 +55,8 @@ class MoVELayer(VariationalModule):
     With C > 1 `copies` there are C layers of one shape side by side, each with a gate and M experts of its own (expert m of
     copy c is number c * M + m), and terms are summed over the copies.
 
-    Which experts there are may change (`add_expert`), and who chooses among them, too: the gate of the layer, or (``gate="path"``)
-    one choice for all layers of a network, which it is told within `hvcl.layers.follow(network, path)`.
+    Which experts there are may change (`add_expert`), and who chooses among them, too: the gate of the layer, or
+    (``gate="path"``) one choice for all layers of a network, which it is told within `hvcl.layers.follow(network, path)`.
 
     A layer that is used several times in one forward pass pays its gate terms for the last use; one network may be trained by one
     thread at a time. There are no gradients of gradients: autograd refuses them with an error.
@@ -211,7 +211,9 @@ class MoVELayer(VariationalModule):
         else:
             least = most = int(path)
         if not 0 <= least <= most < self.experts:
-            raise InputError(f"a path of this layer is a number from 0 to {self.experts - 1}, got {most if least >= 0 else least}")
+            raise InputError(
+                f"a path of this layer is a number from 0 to {self.experts - 1}, got {most if least >= 0 else least}"
+            )
         chosen = torch.zeros(rows, self.experts, device=x.device, dtype=self.posterior.mean.dtype)
         if isinstance(path, Tensor):
             chosen.scatter_(1, path.to(x.device).view(-1, 1), 1.0)
@@ -374,9 +376,9 @@ class MoVELayer(VariationalModule):
     def add_expert(self, like: int | None = None) -> int:
         r"""One expert more (in every copy, the last of it); returns its number.
 
-        Like expert `like`, it has that one's posterior as its posterior and as its prior, and its bias; a softmax gate divides the
-        probability of `like` between the two, so that everything else stays as it was. Otherwise it starts afresh: a new draw, the
-        first prior, small random gate weights.
+        Like expert `like`, it has that one's posterior as its posterior and as its prior, and its bias; a softmax gate divides
+        the probability of `like` between the two, so that everything else stays as it was. Otherwise it starts afresh: a new
+        draw, the first prior, small random gate weights.
 
         Parameters are new tensors: optimisers must be made anew.
         """

@@ -41,7 +41,8 @@ class Compiled:
     ) -> Answer | None:
         """A batch ``[C, B, in]`` or ``[B, in]`` through the layers; None where compiled code cannot serve.
 
-        `features` ``[C, B, n]`` are what the gate of a single layer reads, if that is not its input. Without `statistics` the gates' priors are not asked. `side_by_side`: answers are ``[B, C * out]``.
+        `features` ``[C, B, n]`` are what the gate of a single layer reads, if that is not its input. Without `statistics` the
+        gates' priors are not asked. `side_by_side`: answers are ``[B, C * out]``.
         """
         if usable(x, features) is None or not x.numel():
             return None

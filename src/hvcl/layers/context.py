@@ -75,7 +75,8 @@ class WithContext(nn.Module):
 
 
 class PooledInput(nn.Module):
-    """Pictures ``[B, C, H, W]`` averaged over a grid of cells, flattened ``[B, C * cells^2]``; other inputs flattened as they are.
+    """Pictures ``[B, C, H, W]`` averaged over a grid of cells, flattened ``[B, C * cells^2]``; other inputs flattened as they
+    are.
 
     Args:
         cells: across and down.
@@ -92,4 +93,4 @@ class PooledInput(nn.Module):
 
     def features(self, input_shape: tuple[int, ...]) -> int:
         """How many numbers that makes of inputs of a shape."""
-        return self(torch.zeros(1, *input_shape)).shape[1]
+        return int(self(torch.zeros(1, *input_shape)).shape[1])

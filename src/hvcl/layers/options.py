@@ -35,7 +35,7 @@ class MoVEOptions(TypedDict, total=False):
     initial_sigma: float
     """Posterior sigma at the start, as a fraction of the He standard deviation (default 0.1)."""
     prior_sigma: float | None
-    """Standard deviation s of the first prior; None (default): the He standard deviation or, at the start, the posterior's own."""
+    """Standard deviation s of the first prior; None (default): the He standard deviation or, "start"ing, the posterior's own."""
     first_prior: FirstPrior
     """The first prior has its mean at "zero" (default), or where the posterior "start"s: then nothing is to be paid at first."""
     sigma_transform: SigmaTransform

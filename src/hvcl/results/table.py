@@ -62,18 +62,19 @@ def markdown_table(cells: Sequence[Cell]) -> str:
     return "\n\n".join(parts)
 
 
-def overview(cells: Sequence[Cell], supervision: str = "boundaries", budget: str = "standard") -> str:
+def overview(cells: Sequence[Cell], supervision: str | None = None, budget: str = "standard") -> str:
     """One Markdown table: a row a method, a column for each benchmark and scenario, mean and deviation over seeds.
 
-    The lower and upper bound stand first; the others follow by their mean rank in the columns that they have, best last.
+    The lower and upper bound stand first; the others follow by their mean rank in the columns that they have, best last. A method
+    that was trained with boundaries and without them (task-free) has two rows; `supervision` asks for the one or the other.
     """
-    shown = [cell for cell in cells if cell.supervision == supervision and cell.budget in (None, budget)]
+    shown = [cell for cell in cells if supervision in (None, cell.supervision) and cell.budget in (None, budget)]
     columns = sorted({(cell.benchmark, _SCENARIOS.index(cell.scenario)) for cell in shown}, key=_column_order)
-    rows: dict[tuple[str, str], dict[tuple[str, int], Cell]] = {}
+    rows: dict[tuple[str, str, str], dict[tuple[str, int], Cell]] = {}
     for cell in shown:
-        rows.setdefault((cell.method, cell.memory), {})[cell.benchmark, _SCENARIOS.index(cell.scenario)] = cell
+        rows.setdefault((cell.method, cell.supervision, cell.memory), {})[cell.benchmark, _SCENARIOS.index(cell.scenario)] = cell
 
-    def place(row: tuple[str, str]) -> tuple[int, float]:
+    def place(row: tuple[str, str, str]) -> tuple[int, float]:
         bounds = ("naive", "joint")
         ranks = []
         for column, cell in rows[row].items():
@@ -85,13 +86,13 @@ def overview(cells: Sequence[Cell], supervision: str = "boundaries", budget: str
         return (bounds.index(row[0]) if row[0] in bounds else len(bounds), statistics.mean(ranks or [0.0]))
 
     titles = [f"{benchmark} {_SCENARIOS[scenario].capitalize()}-IL" for benchmark, scenario in columns]
-    lines = [f"| method | memory | {' | '.join(titles)} |", "|---" * (len(columns) + 2) + "|"]
+    lines = [f"| method | training | memory | {' | '.join(titles)} |", "|---" * (len(columns) + 3) + "|"]
     seeds = [sorted({len(found[column].seeds) for found in rows.values() if column in found}) for column in columns]
     for row in sorted(rows, key=place):
         values = [_accuracy(rows[row][column]) if column in rows[row] else "" for column in columns]
         lines.append(f"| {' | '.join([*row, *values])} |")
     counts = [" or ".join(map(str, numbers)) for numbers in seeds]
-    return "\n".join([*lines, f"| *seeds* |  | {' | '.join(counts)} |"])
+    return "\n".join([*lines, f"| *seeds* |  |  | {' | '.join(counts)} |"])
 
 
 def method_table(cells: Sequence[Cell]) -> str:

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
 from hvcl.features import FeatureMap
-from hvcl.layers import MoVEConv2d, MoVELayer, MoVELinear, follow
+from hvcl.layers import MoVEConv2d, MoVELayer, MoVELinear, MoVEOptions, follow
 from hvcl.learners.base import State
 from hvcl.learners.experts import ExpertLog
 from hvcl.learners.feature_gate import FeatureGate, FeatureGateConfig
@@ -134,18 +134,18 @@ class Growing(HVCL):
 
     def build(self) -> nn.Module:
         """MoVE layers that are told their path, but for the shared ones, which have one expert."""
-        options, numbers = self.move_options(), itertools.count()
+        numbers = itertools.count()
 
-        def path() -> Literal["path", "softmax"]:
-            return "path" if next(numbers) >= self.config.shared else "softmax"
+        def options() -> MoVEOptions:
+            return self.move_options() | {"gate": "path" if next(numbers) >= self.config.shared else "softmax"}
 
         def dense(inputs: int, outputs: int) -> nn.Module:
-            return MoVELinear(inputs, outputs, 1, gate=path(), **options)
+            return MoVELinear(inputs, outputs, 1, **options())
 
         def conv(inputs: int, outputs: int) -> nn.Module:
-            return MoVEConv2d(inputs, outputs, 3, stride=2, padding=1, experts=1, gate=path(), **options)
+            return MoVEConv2d(inputs, outputs, 3, stride=2, padding=1, experts=1, **options())
 
-        return self.finished(self.assemble(dense, conv))
+        return self.with_norms(self.assemble(dense, conv))
 
     @property
     def _paths(self) -> list[MoVELayer]:

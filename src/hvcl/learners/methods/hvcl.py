@@ -14,9 +14,9 @@ The gate is a part that can be chosen: `gate="softmax"` is the paper's, one in e
 `gate="generative"` is one gate for the whole network, which chooses the path through all layers and opens experts as the stream
 needs them, without boundaries: that is `hvcl-growing`.
 
-Deviates from the paper where the paper contradicts itself or its code: the task loss teaches the gate, because the chosen expert is
-weighted by p(m|x), or by p / stop_gradient(p) (`routing="straight-through"`), which is 1 and keeps a deep network's signal; H(M|X)
-is minimised; the diversity is the log determinant of the Wasserstein-2 kernel.
+Deviates from the paper where the paper contradicts itself or its code: the task loss teaches the gate, because the chosen expert
+is weighted by p(m|x), or by p / stop_gradient(p) (`routing="straight-through"`), which is 1 and keeps a deep network's signal;
+H(M|X) is minimised; the diversity is the log determinant of the Wasserstein-2 kernel.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from hvcl.objective import Constant, Cyclic, Objective, Schedule, TargetInformat
 from hvcl.optim import VariationalAdam
 from hvcl.posteriors.mean_field import FirstPrior, SigmaKind
 
-
 INPUT_CELLS = 8
 """Cells across and down of what gates see of the network's input."""
 
@@ -59,7 +58,7 @@ class HVCLConfig(GradientConfig):
     sigma: SigmaKind = "weight"
     """One sigma per weight or per output unit."""
     routing: Routing = "argmax"
-    """The most probable expert weighted by p(m|x) (argmax) or by 1 (straight-through), or one sampled from the gate in training."""
+    """The most probable expert weighted by p(m|x) (argmax) or by 1 (straight-through), or one sampled from the gate."""
     usage: Usage = "gate"
     """Weight of an expert's KL: the gate's mean mass on it, or uniform (1 for every expert)."""
     initial_sigma: float = 0.1
@@ -174,10 +173,10 @@ class HVCL(GradientLearner):
             dense=partial(MoVELinear, **more),
             conv=partial(MoVEConv2d, kernel_size=3, stride=2, padding=1, gate_grid=config.gate_grid, **more),
         )
-        finished = self.finished(network)
-        return WithContext(finished, reader) if context and config.experts > 1 else finished
+        network = self.with_norms(network)
+        return WithContext(network, reader) if context and config.experts > 1 else network
 
-    def finished(self, network: nn.Sequential) -> nn.Sequential:
+    def with_norms(self, network: nn.Sequential) -> nn.Sequential:
         """The network with the normalisation that the settings ask for."""
         return normalised(network) if self.config.layer_norm else network
 

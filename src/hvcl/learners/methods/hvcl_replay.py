@@ -85,6 +85,8 @@ class HVCLReplayConfig(DistillingConfig, HVCLConfig):
         at_least_one(generated=self.generated, vae_experts=self.vae_experts, latent_experts=self.latent_experts)
         if not self.vae_learning_rate > 0:
             raise InputError(f"vae_learning_rate must be positive, got {self.vae_learning_rate}")
+        if self.gate_input:
+            raise InputError("the scores of generated examples read the classifier layer by layer: leave gate_input out")
         if self.labels == "hard" and self.temperature != 1:
             raise InputError(f"temperature softens soft labels, and labels are hard: leave it at 1, got {self.temperature}")
 

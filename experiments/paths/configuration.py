@@ -1,0 +1,85 @@
+"""One generative gate in front of growing MoVE layers (`hvcl-growing`): what its parts are worth, Domain-IL, no memory, seed 0.
+
+    .venv/bin/python -m experiments.search paths                              # the whole list; goes on where it stopped
+    .venv/bin/python -m experiments.paths.configuration                      # writes src/hvcl/settings/hvcl-growing.json
+
+Boundaries are given, so that every trial has the same experts: how often a task-free gate finds them is another question, which
+the tables answer. On a tenth of the training data that was held out. Asked are: who recognises the expert of a picture, the
+gate's Gaussians or what the exact learner's sums say of p(expert|x) (`recognition`); whether a network learns its first layers or
+stands on fixed features (`front`); whether a new expert starts afresh, from the last, or from the one that explains the new data
+best (`start`: the paper's transfer); whether paths share their first layers (`shared`). Split MNIST with four epochs a task,
+permuted MNIST with ten epochs and three tasks, CIFAR with two epochs.
+"""
+
+from pathlib import Path
+
+from experiments.topic import Settings, Supervised, Topic
+from hvcl.settings import save_searched
+
+STREAMS = {
+    "split-mnist": {"epochs": 4},
+    "permuted-mnist": {"tasks": 3, "epochs": 10},
+    "split-cifar10": {"epochs": 2},
+    "split-cifar100": {"epochs": 2},
+}
+EVIDENCE = {"recognition": "evidence"}
+FRONT = {
+    "front": True,
+    "channels": (),
+    "hidden": (256,),
+    "filters": 250,
+    "sizes": (6,),
+    "grid": 2,
+    "mirror": True,
+    "warmup": 1000,
+}
+DIGITS = {"front": True, "hidden": (256,), "filters": 160, "sizes": (7,), "grid": 3}
+CONV = {"front": False, "channels": (32, 64, 128), "hidden": (256,), "mirror": True, "filters": 160, "sizes": (6,), "grid": 2}
+SPACE: dict[str, list[Settings]] = {
+    "split-mnist": [
+        {"learning_rate": 1e-3},
+        {"learning_rate": 1e-3, "start": "best"},
+        {"learning_rate": 1e-3, "start": "last"},
+        {"learning_rate": 1e-3, "shared": 1},
+        {"learning_rate": 1e-3} | EVIDENCE,
+        {"learning_rate": 1e-3} | DIGITS,
+        {"learning_rate": 1e-3} | DIGITS | EVIDENCE,
+    ],
+    "permuted-mnist": [
+        {"learning_rate": 6e-4},
+        {"learning_rate": 6e-4, "start": "best"},
+        {"learning_rate": 6e-4, "shared": 1},
+        {"learning_rate": 6e-4, "dropout": 0.2},
+        {"learning_rate": 6e-4, "beta_expert": 0.1},
+        {"learning_rate": 2e-3},
+    ],
+    "split-cifar10": [
+        {"learning_rate": 1e-3} | FRONT | EVIDENCE,
+        {"learning_rate": 1e-3} | FRONT,
+        {"learning_rate": 1e-3, "start": "best"} | FRONT | EVIDENCE,
+        {"learning_rate": 1e-3, "shared": 1} | FRONT | EVIDENCE,
+        {"learning_rate": 3e-3} | FRONT | EVIDENCE,
+        {"learning_rate": 1e-3} | FRONT | EVIDENCE | {"filters": 400},
+        {"learning_rate": 1e-3} | CONV | EVIDENCE,
+        {"learning_rate": 1e-3} | CONV,
+        {"learning_rate": 1e-3, "start": "best"} | CONV | EVIDENCE,
+        {"learning_rate": 1e-3, "shared": 2} | CONV | EVIDENCE,
+    ],
+    "split-cifar100": [
+        {"learning_rate": 1e-3} | FRONT | EVIDENCE,
+        {"learning_rate": 1e-3} | FRONT | EVIDENCE | {"filters": 400},
+    ],
+}
+
+TOPIC = Topic(
+    folder=Path(__file__).parent,
+    protocol=Supervised(stream={"validation": 0.1}, streams=STREAMS),
+    benchmarks=tuple(STREAMS),
+    methods=("hvcl-growing",),
+    space=lambda benchmark, method: SPACE[benchmark],
+)
+
+
+if __name__ == "__main__":
+    for (benchmark, method), record in TOPIC.best(TOPIC.records()).items():
+        save_searched(benchmark, method, record["settings"])
