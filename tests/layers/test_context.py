@@ -170,7 +170,7 @@ def test_compiled_passes_teach_a_reader_with_parameters(kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param("linear", marks=pytest.mark.xfail(run=False, reason="the compiled backward pass has no memory: it crashes")),
+        "linear",
         "conv",
     ],
 )
@@ -187,7 +187,7 @@ def test_a_reader_learns_before_a_frozen_layer(kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param("linear", marks=pytest.mark.xfail(strict=True, reason="the address of the last gradient is not forgotten")),
+        "linear",
         "conv",
     ],
 )
@@ -244,7 +244,7 @@ def test_without_context_it_says_how_to_give_it(kind, dtype):
 @pytest.mark.parametrize("shape", [(12, 3), (12, 1), (11, 2), (1, 2), (12,)], ids=str)
 def test_context_of_another_shape_is_refused(kind, dtype, shape):
     network = WithContext(layer(kind, dtype), Given(numbers(*shape, dtype=dtype)))
-    with pytest.raises(InputError, match=r"context of shape \(12, 2\)"):
+    with pytest.raises(InputError, match=r"and shape \(12, 2\)"):
         network(batch(kind, dtype))
 
 
@@ -274,9 +274,7 @@ def test_a_bad_number_is_named(context):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(
-            "linear", marks=pytest.mark.xfail(strict=True, raises=RuntimeError, reason="view(copies, 0, -1) is ambiguous")
-        ),
+        "linear",
         "conv",
         "transpose",
     ],

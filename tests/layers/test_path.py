@@ -270,7 +270,7 @@ def test_without_a_path_it_says_whom_to_ask(kind, dtype):
 )
 def test_paths_of_another_shape_or_type_are_refused(kind, path):
     network = build(kind)
-    with pytest.raises(InputError, match="one whole number for each of the 10 examples"), follow(network, path):
+    with pytest.raises(InputError, match="number for each"), follow(network, path):
         network(batch(kind))
 
 
@@ -286,7 +286,6 @@ def test_paths_out_of_range_are_refused(kind, path, named):
         network(batch(kind))
 
 
-@pytest.mark.xfail(strict=True, raises=(IndexError, TypeError), reason="a path that is no whole number is not checked")
 @pytest.mark.parametrize("path", [1.0, 1.5, "1"])
 def test_a_path_that_is_no_whole_number_is_refused(path):
     network = build()
@@ -298,10 +297,7 @@ def test_a_path_that_is_no_whole_number_is_refused(path):
     "dtype",
     [
         torch.int64,
-        *(
-            pytest.param(kind, marks=pytest.mark.xfail(strict=True, raises=RuntimeError, reason="scatter_ takes only int64"))
-            for kind in (torch.uint8, torch.int16)
-        ),
+        *(kind for kind in (torch.uint8, torch.int16)),
     ],
     ids=str,
 )
@@ -316,9 +312,7 @@ def test_whole_numbers_of_any_type_are_a_path(dtype):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(
-            "linear", marks=pytest.mark.xfail(strict=True, raises=RuntimeError, reason="view(copies, 0, -1) is ambiguous")
-        ),
+        "linear",
         "conv",
         "transpose",
     ],

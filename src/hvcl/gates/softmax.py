@@ -70,6 +70,8 @@ class SoftmaxGate(nn.Module):
         copies, inputs = self.copies, self.weight.shape[1]
         experts = len(self.weight) // copies
         made = SoftmaxGate(inputs, experts + 1, copies, self.weight.device, self.weight.dtype)
+        made.weight.requires_grad_(self.weight.requires_grad)
+        made.bias.requires_grad_(self.bias.requires_grad)
         for name in ("weight", "bias", "prior_weight", "prior_bias"):
             old, new = (getattr(gate, name).unflatten(0, (copies, -1)) for gate in (self, made))
             new[:, :experts] = old

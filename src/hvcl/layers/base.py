@@ -194,9 +194,9 @@ class MoVELayer(VariationalModule):
         context = told.get("_context")
         if context is None:
             raise InputError("the gate of this layer reads the network's input: put the network into hvcl.layers.WithContext")
-        if context.shape != (len(x) // self.copies, self.context):
-            wanted = (len(x) // self.copies, self.context)
-            raise InputError(f"the gate of this layer expects a context of shape {wanted}, got {tuple(context.shape)}")
+        if context.shape != (len(x) // self.copies, self.context) or context.dtype != seen.dtype:
+            wanted, found = (len(x) // self.copies, self.context), tuple(context.shape)
+            raise InputError(f"the gate expects a context of {seen.dtype} and shape {wanted}, got {context.dtype} and {found}")
         return torch.cat([seen, context.repeat(self.copies, 1)], 1)
 
     def _choices(self, path: int | Tensor | None, x: Tensor) -> Tensor:
@@ -204,16 +204,8 @@ class MoVELayer(VariationalModule):
         rows = len(x) // self.copies
         if path is None:
             raise InputError("the experts of this layer are chosen from outside: run it within hvcl.layers.follow(network, path)")
-        if isinstance(path, Tensor):
-            if path.shape != (rows,) or path.is_floating_point():
-                raise InputError(f"a path is one whole number for each of the {rows} examples, got {tuple(path.shape)}")
-            least, most = (int(path.min()), int(path.max())) if rows else (0, 0)
-        else:
-            least = most = int(path)
-        if not 0 <= least <= most < self.experts:
-            raise InputError(
-                f"a path of this layer is a number from 0 to {self.experts - 1}, got {most if least >= 0 else least}"
-            )
+        if isinstance(path, Tensor) and path.shape != (rows,):
+            raise InputError(f"a path is one number for each of the {rows} examples, got a tensor of shape {tuple(path.shape)}")
         chosen = torch.zeros(rows, self.experts, device=x.device, dtype=self.posterior.mean.dtype)
         if isinstance(path, Tensor):
             chosen.scatter_(1, path.to(x.device).view(-1, 1), 1.0)
@@ -377,13 +369,14 @@ class MoVELayer(VariationalModule):
         r"""One expert more (in every copy, the last of it); returns its number.
 
         Like expert `like`, it has that one's posterior as its posterior and as its prior, and its bias; a softmax gate divides
-        the probability of `like` between the two, so that everything else stays as it was. Otherwise it starts afresh: a new
-        draw, the first prior, small random gate weights.
+        the probability of `like` between the two, and all others keep theirs, as does the prior gate. (What the layer answers may
+        change with it: of the two, top-1 takes one, weighted by its half of p(m|x), or another expert that now has more.)
+        Otherwise it starts afresh: a new draw, the first prior, small random gate weights.
 
         Parameters are new tensors: optimisers must be made anew.
         """
-        if like is not None and not 0 <= like < self.experts:
-            raise InputError(f"a new expert may be like one from 0 to {self.experts - 1}, got {like}")
+        if like is not None and (isinstance(like, bool) or not isinstance(like, int) or not 0 <= like < self.experts):
+            raise InputError(f"a new expert may be like one from 0 to {self.experts - 1}, got {like!r}")
         self.posterior.grow(like, self.copies)
         if self.bias is not None:
             old = self.bias.detach().unflatten(0, (self.copies, -1))

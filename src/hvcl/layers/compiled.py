@@ -64,7 +64,7 @@ class Compiled:
         grad = torch.is_grad_enabled()
         learned = tuple([tensor is not None and tensor.requires_grad for tensor in tensors]) if grad else ()
         collected = grad and all(_posterior(layer).collects for layer in layers)
-        mode = (first.training, first.sample_in_eval, grad, collected, learned, statistics)
+        mode = (first.training, first.sample_in_eval, grad, collected, learned, statistics, first.top_k, first.routing)
         found = self._known.get(mode)
         if found is not None and len(found[0]) == len(tensors) and all(map(is_, tensors, found[0])):
             return found[1]

@@ -23,8 +23,25 @@ def follow(module: nn.Module, path: int | Tensor) -> Iterator[None]:
         module: the network.
         path: the number of the expert for every example, or one number ``[B]`` for each of them.
     """
-    with _told(module, "_path", path, [layer for layer in _layers(module) if layer.gate_kind == "path"]):
+    layers = [layer for layer in _layers(module) if layer.gate_kind == "path"]
+    with _told(module, "_path", _checked(path, min((layer.experts for layer in layers), default=0)), layers):
         yield
+
+
+def _checked(path: int | Tensor, experts: int) -> int | Tensor:
+    """The path as layers take it, or `InputError`."""
+    if isinstance(path, Tensor):
+        if path.is_floating_point() or path.is_complex() or path.dtype is torch.bool:
+            raise InputError(f"a path is a whole number for each example, got a tensor of {path.dtype}")
+        path = path.to(torch.int64)
+        least, most = (int(path.min()), int(path.max())) if path.numel() else (0, 0)
+    elif isinstance(path, bool) or not isinstance(path, int):
+        raise InputError(f"a path is a whole number, or a tensor of one for each example, got {path!r}")
+    else:
+        least = most = path
+    if experts and not 0 <= least <= most < experts:
+        raise InputError(f"the paths of this network are numbers from 0 to {experts - 1}, got {most if least >= 0 else least}")
+    return path
 
 
 @contextmanager

@@ -95,7 +95,7 @@ class MoVELinear(MoVELayer):
         self.__dict__["_trace"] = Trace()  # so that the memory of the last pass is free, if nobody else needs it
         features = None
         if self.experts > 1 and (self.context or self.gate_kind == "path"):
-            features = self._asked(x.flatten(0, 1)).view(self.copies, x.shape[1], -1)
+            features = self._asked(x.flatten(0, 1)).unflatten(0, (self.copies, x.shape[1]))
         answer = self._compiled.run([self], x, features=features)
         if answer is None:
             return self._plain(x.flatten(0, 1)).view(self.copies, x.shape[1], self.out_features)

@@ -49,7 +49,7 @@ class MoVEStack(VariationalModule):
             raise InputError("the layers of a stack have gates that read their own inputs: leave gate and context")
         pairs = itertools.pairwise(sizes)
         self.layers = nn.ModuleList([MoVELinear(a, b, experts, copies=copies, **options) for a, b in pairs])
-        self.sizes, self.experts, self.copies, self.side_by_side = tuple(sizes), experts, copies, side_by_side
+        self.sizes, self.copies, self.side_by_side = tuple(sizes), copies, side_by_side
         self._compiled = Compiled()
         self._trace: Trace | None = None
 
@@ -57,6 +57,15 @@ class MoVEStack(VariationalModule):
     def _list(self) -> list[MoVELinear]:
         """The layers. Looked up where they are: torch's own lookup is slow."""
         return cast(list[MoVELinear], list(self._modules["layers"]._modules.values()))  # type: ignore[union-attr]
+
+    @property
+    def experts(self) -> int:
+        """M in every layer of every copy."""
+        return self._list[0].experts
+
+    def add_expert(self, like: int | None = None) -> int:
+        """One expert more in every layer, as `MoVELayer.add_expert`; returns its number. Optimisers must be made anew."""
+        return [layer.add_expert(like) for layer in self][-1]
 
     def __iter__(self) -> Iterator[MoVELinear]:
         return iter(self._list)

@@ -426,8 +426,7 @@ class _Pass:
         if pointers != self.pointers:
             self._bind(pointers)
         self.first.x = address(x, *self.x_shape)
-        if features is not None:
-            self.first.features = address(features, *self.x_shape[:-1], self.first.gate_inputs)
+        self.first.features = None if features is None else address(features, *self.x_shape[:-1], self.first.gate_inputs)
         self._place()
         out = torch.empty(self.out_shape, dtype=torch.float32)
         if self.turned:
@@ -500,6 +499,7 @@ class _Pass:
             self.last.g_out = address(g_out, *self.out_shape)
         self.structure.g_terms = None if g_terms is None else address(g_terms, 4)
         g_x = g_features = None
+        first.g_features = None  # that of the last backward pass belongs to somebody else now
         if self.needs_x:
             g_x = torch.empty((first.copies, first.rows, first.inputs), dtype=torch.float32)
             first.g_x = g_x.data_ptr()
@@ -616,9 +616,9 @@ def run(
         sigmas: for each layer its log sigmas per weight, where they are not the parameters themselves.
     """
     shared = x.dim() == 2
-    needs_x = stack.grad and x.requires_grad
+    needs_x = stack.grad and (x.requires_grad or (features is not None and features.requires_grad))
     lease = _Lease(stack, stack.borrow(x.shape[-2], shared, needs_x))
-    if stack.learns or needs_x or (stack.grad and features is not None and features.requires_grad):
+    if stack.learns or needs_x:
         inputs = stack.inputs
         if sigmas is not None:
             inputs = list(inputs)

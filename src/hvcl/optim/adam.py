@@ -55,9 +55,9 @@ class VariationalAdam(torch.optim.Optimizer):
         super().__init__(module.parameters(), {"lr": lr, "betas": betas, "eps": eps})
         self.lazy = lazy
         # a sigma per weight by another transform than exp is not worth a kernel of its own: plain autograd serves it
-        self.posteriors = [
-            m for m in module.modules() if isinstance(m, MeanFieldGaussian) and (m.transform == "exp" or m.sigma_kind == "unit")
-        ]
+        every = [m for m in module.modules() if isinstance(m, MeanFieldGaussian)]
+        self.posteriors = [m for m in every if m.transform == "exp" or m.sigma_kind == "unit"]
+        self._all = every
         for posterior in self.posteriors:
             collect(posterior, self)
         self._prepare()
@@ -68,7 +68,7 @@ class VariationalAdam(torch.optim.Optimizer):
         self._states: list[Posterior | None] = [None] * len(self.posteriors)
         self._others: dict[int, Other] = {}
         self._repeats: list[_Repeat | None] = [None] * len(self.posteriors)
-        self._experts = [posterior.experts for posterior in self.posteriors]
+        self._experts = [(posterior, posterior.experts) for posterior in self._all]
         special = {id(parameter) for posterior in self.posteriors for parameter in posterior.stepped_together}
         self._plain = [p for group in self.param_groups for p in group["params"] if id(p) not in special]
 
@@ -173,9 +173,9 @@ class VariationalAdam(torch.optim.Optimizer):
         done: list[tuple[MeanFieldGaussian, Posterior]] = []
         watched: list[tuple[MeanFieldGaussian, tuple[int, ...], list[bool]]] = []
         library: Library | None = None
+        if any(posterior._parameters["mean"].shape[0] != known for posterior, known in self._experts):  # type: ignore[union-attr]
+            raise InputError("the network has grown since this optimiser was made: make a new one")
         for number, posterior in enumerate(self.posteriors):
-            if posterior._parameters["mean"].shape[0] != self._experts[number]:  # type: ignore[union-attr]
-                raise InputError("the network has grown since this optimiser was made: make a new one")
             again = self._again(number, posterior)
             plan = _Plan(posterior.collector.contributions[0], None, None, None) if again is not None else self._plan(posterior)
             if plan is None:

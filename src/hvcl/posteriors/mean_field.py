@@ -267,6 +267,8 @@ class MeanFieldGaussian(nn.Module):
     @torch.no_grad()
     def consolidate(self, experts: Sequence[int] | None = None) -> None:
         """Make the posterior the prior of what comes next, of all experts or of some."""
+        if experts is not None and not all(0 <= expert < self.experts for expert in experts):
+            raise InputError(f"there are experts from 0 to {self.experts - 1}, got {list(experts)}")
         for prior, now in ((self.prior_mean, self.mean), (self.prior_log_sigma, self.log_sigma)):
             if experts is None:
                 prior.copy_(now)
