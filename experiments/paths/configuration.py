@@ -23,18 +23,10 @@ STREAMS = {
     "split-cifar100": {"epochs": 2},
 }
 EVIDENCE = {"recognition": "evidence"}
-FRONT = {
-    "front": True,
-    "channels": (),
-    "hidden": (256,),
-    "filters": 250,
-    "sizes": (6,),
-    "grid": 2,
-    "mirror": True,
-    "warmup": 1000,
-}
+PATCHES = {"filters": 500, "stride": 2, "sizes": (6,), "grid": 2, "mirror": True, "warmup": 1000}
+FRONT = PATCHES | {"front": True, "channels": (), "hidden": (256,)}
+CONV = PATCHES | {"channels": (32, 64, 128), "hidden": (256,)}
 DIGITS = {"front": True, "hidden": (256,), "filters": 160, "sizes": (7,), "grid": 3}
-CONV = {"front": False, "channels": (32, 64, 128), "hidden": (256,), "mirror": True, "filters": 160, "sizes": (6,), "grid": 2}
 SPACE: dict[str, list[Settings]] = {
     "split-mnist": [
         {"learning_rate": 1e-3},
@@ -58,8 +50,8 @@ SPACE: dict[str, list[Settings]] = {
         {"learning_rate": 1e-3} | FRONT,
         {"learning_rate": 1e-3, "start": "best"} | FRONT | EVIDENCE,
         {"learning_rate": 1e-3, "shared": 1} | FRONT | EVIDENCE,
-        {"learning_rate": 3e-3} | FRONT | EVIDENCE,
-        {"learning_rate": 1e-3} | FRONT | EVIDENCE | {"filters": 400},
+        {"learning_rate": 3e-4} | FRONT | EVIDENCE,
+        {"learning_rate": 3e-4} | FRONT | EVIDENCE | {"filters": 1000},
         {"learning_rate": 1e-3} | CONV | EVIDENCE,
         {"learning_rate": 1e-3} | CONV,
         {"learning_rate": 1e-3, "start": "best"} | CONV | EVIDENCE,
@@ -67,7 +59,7 @@ SPACE: dict[str, list[Settings]] = {
     ],
     "split-cifar100": [
         {"learning_rate": 1e-3} | FRONT | EVIDENCE,
-        {"learning_rate": 1e-3} | FRONT | EVIDENCE | {"filters": 400},
+        {"learning_rate": 3e-4} | FRONT | EVIDENCE | {"filters": 1000},
     ],
 }
 

@@ -22,7 +22,8 @@ def test_every_trial_of_the_space_is_recorded(method):
 @pytest.mark.parametrize("method", TOPICS)
 def test_settings_are_the_best_of_the_search(method):
     topic = TOPICS[method]
-    for (benchmark, _), record in topic.best(topic.records()).items():
+    several = [record for record in topic.records() if method != "hvcl" or record["settings"].get("experts") != 1]
+    for (benchmark, _), record in topic.best(several).items():
         assert load_settings(method)[benchmark]["searched"] == record["settings"]
         made = RunConfig.make(benchmark, method).learner
         for name, value in record["settings"].items():

@@ -30,12 +30,15 @@ def naive(features, x):
         constant = float(features.state[f"constant{size}"])
         for b, image in enumerate(x.double().numpy()):
             sides = [image, image[:, :, ::-1]] if features.mirror else [image]
-            down, across = image.shape[1] - size + 1, image.shape[2] - size + 1
+            step = features.stride
+            down, across = (image.shape[1] - size) // step + 1, (image.shape[2] - size) // step + 1
             number = np.zeros(grid**2)
-            for side in sides:
+            for mirrored, side in enumerate(sides):
                 for r in range(down):
                     for c in range(across):
-                        patch = side[:, r : r + size, c : c + size].reshape(-1)
+                        # the patches of the mirror image are those of the image, mirrored
+                        left = image.shape[2] - size - step * (across - 1 - c) if mirrored else step * c
+                        patch = side[:, step * r : step * r + size, left : left + size].reshape(-1)
                         normal = (patch - patch.mean()) / np.sqrt(patch.var() + constant)
                         v = normal @ weights + offset
                         cell = (r * grid // down) * grid + c * grid // across
@@ -53,6 +56,8 @@ SETTINGS = [
     {"root": False, "grid": 3},
     {"grid": 1, "threshold": 0.0},
     {"sizes": (5,), "threshold": 0.6},
+    {"stride": 2},
+    {"stride": 3, "grid": 1, "mirror": False},
 ]
 
 

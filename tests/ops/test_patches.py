@@ -7,13 +7,14 @@ from torch.nn import functional as F
 from hvcl.ops import patches
 
 
+@pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize(("shape", "size"), [((1, 5, 5), 2), ((3, 9, 7), 4), ((2, 4, 11), 4)])
-def test_patches_and_their_scales(library, shape, size):
+def test_patches_and_their_scales(library, shape, size, step):
     image = torch.randn(shape, generator=torch.Generator().manual_seed(0)) + 2
-    places = (shape[1] - size + 1) * (shape[2] - size + 1)
+    places = ((shape[1] - size) // step + 1) * ((shape[2] - size) // step + 1)
     rows, scale = torch.full((places, shape[0] * size**2), torch.nan), torch.full((places,), torch.nan)
-    patches.patches_of(library, image, size, 0.3, rows, scale)
-    expected = F.unfold(image.unsqueeze(0), size)[0].T
+    patches.patches_of(library, image, size, step, 0.3, rows, scale)
+    expected = F.unfold(image.unsqueeze(0), size, stride=step)[0].T
     assert torch.equal(rows, expected)
     torch.testing.assert_close(scale, (expected.var(1, correction=0) + 0.3).rsqrt())
 
@@ -46,4 +47,4 @@ def test_cells_that_are_not_there_are_refused(cell):
 
 def test_images_smaller_than_a_patch_are_refused(library):
     with pytest.raises(IndexError, match="no patches"):
-        patches.patches_of(library, torch.zeros(1, 2, 5), 3, 0.1, torch.zeros(0, 9), torch.zeros(0))
+        patches.patches_of(library, torch.zeros(1, 2, 5), 3, 1, 0.1, torch.zeros(0, 9), torch.zeros(0))

@@ -416,7 +416,8 @@ class TestOperators:
     def test_patches(self, data):
         draw = data.draw
         channels, height, width, size = (draw(st.integers(0, n)) for n in (2, 6, 6, 4))
-        places = max(0, height - size + 1) * max(0, width - size + 1)
+        step = draw(st.integers(0, 3))
+        places = max(0, (height - size) // max(step, 1) + 1) * max(0, (width - size) // max(step, 1) + 1)
         tensors = {
             "image": torch.randn(channels, height, width),
             "rows": torch.zeros(places, channels * size * size),
@@ -424,9 +425,9 @@ class TestOperators:
         }
         tensors, wrong = spoiled(draw, tensors)
         try:
-            patches_of(load(), tensors["image"], size, 0.1, tensors["rows"], tensors["scale"])
+            patches_of(load(), tensors["image"], size, step, 0.1, tensors["rows"], tensors["scale"])
         except (*DOCUMENTED, ValueError):
-            assert wrong is not None or min(height, width) < size or size < 1
+            assert wrong is not None or min(height, width) < size or size < 1 or step < 1
             return
         image = tensors["image"]
         if channels:

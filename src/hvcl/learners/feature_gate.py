@@ -32,6 +32,8 @@ class FeatureGateConfig:
     """Patches: their sizes in pixels."""
     grid: int = 3
     """Patches: cells across and down that responses are pooled over."""
+    stride: int = 1
+    """Patches: step from one to the next; 2 takes a quarter of the time a filter."""
     mirror: bool = False
     """Patches: pool over the picture and its mirror image, for objects without a preferred side."""
     recognition: Recognition = "gaussians"
@@ -192,7 +194,13 @@ class FeatureGate:
             shape,
             config.features,
             patches=lambda: PatchFeatures(
-                shape, config.filters, sizes=config.sizes, grid=config.grid, mirror=config.mirror, seed=self.seed
+                shape,
+                config.filters,
+                sizes=config.sizes,
+                grid=config.grid,
+                stride=config.stride,
+                mirror=config.mirror,
+                seed=self.seed,
             ),
             otherwise=lambda: InputFeatures(shape),
         )

@@ -9,17 +9,21 @@ from hvcl.ops.border import address
 from hvcl.ops.library import Library
 
 
-def patches_of(library: Library, image: Tensor, size: int, constant: float, rows: Tensor, scale: Tensor) -> None:
-    """Patches of an image ``[C, H, W]`` as `rows` ``[places, C * size^2]``; to `scale` goes 1 / sqrt(variance + constant)."""
+def patches_of(library: Library, image: Tensor, size: int, step: int, constant: float, rows: Tensor, scale: Tensor) -> None:
+    """Patches of an image ``[C, H, W]``, `step` apart, as `rows` ``[places, C * size^2]``.
+
+    To `scale` goes 1 / sqrt(variance + constant) of each.
+    """
     channels, height, width = image.shape
-    places = (height - size + 1) * (width - size + 1)
-    if min(height, width) < size or size < 1:
+    if min(height, width) < size or size < 1 or step < 1:
         raise IndexError(f"an image of {height} x {width} has no patches of {size} x {size}")
+    places = ((height - size) // step + 1) * ((width - size) // step + 1)
     library.functions.patches_of(
         channels,
         height,
         width,
         size,
+        step,
         constant,
         address(image, channels, height, width),
         address(rows, places, channels * size * size),

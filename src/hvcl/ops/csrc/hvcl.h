@@ -215,7 +215,7 @@ void squash_forward(int64_t rows, int64_t n, double low, double high, const floa
 void squash_backward(int64_t rows, int64_t n, double low, double high, const float *outputs, const float *mask, int64_t apart, const float *kept, const float *of_action, int64_t of_apart, const float *of_density, float *g);
 void tree_update(int64_t count, int64_t levels, int64_t *at, double *nodes);
 void tree_find(int64_t count, int64_t levels, int64_t root, const double *nodes, double *masses, int64_t *found);
-void patches_of(int64_t channels, int64_t height, int64_t width, int64_t size, float constant, const float *image, float *rows, float *scale);
+void patches_of(int64_t channels, int64_t height, int64_t width, int64_t size, int64_t step, float constant, const float *image, float *rows, float *scale);
 void threshold_and_pool(int64_t places, int64_t filters, int64_t stride, float t, const float *responses, const float *scale, const float *offset, const int32_t *cell, float *up, float *down);
 
 /* python] */

@@ -4,19 +4,19 @@
  */
 #include "hvcl.h"
 
-/* Patches of `size` x `size` of an image [channels, height, width] as rows [places, channels * size * size], and for every patch
- * 1 / sqrt(variance + constant). */
-void patches_of(int64_t channels, int64_t height, int64_t width, int64_t size, float constant, const float *restrict image,
+/* Patches of `size` x `size` of an image [channels, height, width], `step` apart, as rows [places, channels * size * size], and for every
+ * patch 1 / sqrt(variance + constant). */
+void patches_of(int64_t channels, int64_t height, int64_t width, int64_t size, int64_t step, float constant, const float *restrict image,
                 float *restrict rows, float *restrict scale)
 {
-    const int64_t numbers = channels * size * size, down = height - size + 1, across = width - size + 1;
+    const int64_t numbers = channels * size * size, down = (height - size) / step + 1, across = (width - size) / step + 1;
     for (int64_t r = 0; r < down; r++)
         for (int64_t c = 0; c < across; c++) {
             float *restrict row = rows + (r * across + c) * numbers;
             int64_t k = 0;
             for (int64_t channel = 0; channel < channels; channel++)
                 for (int64_t i = 0; i < size; i++) {
-                    const float *restrict line = image + (channel * height + r + i) * width + c;
+                    const float *restrict line = image + (channel * height + r * step + i) * width + c * step;
                     for (int64_t j = 0; j < size; j++) row[k++] = line[j];
                 }
             float sum = 0.0f, spread = 0.0f;
