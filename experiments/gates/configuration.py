@@ -64,6 +64,7 @@ CHANGES: dict[str, list[Settings]] = {
 }
 START = {"first_prior": "start"}
 THROUGH = {"routing": "straight-through"}
+STEADY = {"schedule": "constant"}
 TOGETHER: dict[str, list[Settings]] = {
     "split-mnist": [
         START | {"learning_rate": 2e-3},
@@ -76,6 +77,14 @@ TOGETHER: dict[str, list[Settings]] = {
         START | {"learning_rate": 2e-3, "beta_expert": 10.0, "experts": 4},
         START | {"learning_rate": 2e-3, "beta_expert": 10.0, "experts": 1},
         START | {"learning_rate": 2e-3, "beta_expert": 10.0, "beta_gate": 1.0},
+        START | STEADY,
+        START | STEADY | THROUGH,
+        START | STEADY | {"beta_expert": 10.0},
+        START | STEADY | {"learning_rate": 2e-3},
+        START | STEADY | {"learning_rate": 2e-3, "beta_expert": 10.0},
+        START | STEADY | {"initial_sigma": 0.03},
+        START | STEADY | {"initial_sigma": 0.03, "beta_expert": 0.3},
+        START | {"initial_sigma": 0.03},
     ],
     "permuted-mnist": [
         START | {"prior_sigma": None},
