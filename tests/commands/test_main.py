@@ -262,7 +262,7 @@ def test_compare_runs_every_method_alike_and_goes_on_where_it_stopped(capsys, tm
     assert f"{100 * accuracy:.2f}" in (tmp_path / "page.html").read_text()
 
     assert main(["table", "cells", "--overview", "--budget", "quick"]) == 0
-    assert f"| naive | none | {100 * accuracy:.2f} |" in capsys.readouterr().out
+    assert f"| naive | boundaries | none | {100 * accuracy:.2f} |" in capsys.readouterr().out
 
     assert main(["check", "cells", "--sample", "1"]) == 0
     assert "the same" in capsys.readouterr().out
@@ -301,3 +301,21 @@ def test_going_on_and_replacing_contradict_each_other(tmp_path, capsys):
 def test_options_that_are_on_or_off_take_no_word(capsys):
     assert main(["run", "split-digits", "--task-free", "true"]) == 2
     assert "--name or --no-name" in capsys.readouterr().err
+
+
+def test_compare_with_each_methods_own_epochs(tmp_path, monkeypatch):
+    """The benchmark's ten epochs, not those of a budget; and the cell names none."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "split-digits", "--methods", "naive", "--seeds", "1", "--budget", "own", "--results", "cells"]) == 0
+    cell = json.loads((tmp_path / "cells/split-digits/domain-naive.json").read_text())
+    assert cell["stream"]["epochs"] == 10
+    assert "budget" not in cell
+
+
+def test_the_gate_of_hvcl_chooses_the_method_and_its_settings(capsys):
+    assert main(["run", "split-digits", "--gate", "generative", "--filters", "9", "--explain"]) == 0
+    shown = capsys.readouterr().out
+    assert "--filters              9           command line" in shown
+    assert main(["run", "split-digits", "--method", "hvcl-growing", "--gate=softmax", "--experts", "3", "--explain"]) == 0
+    assert "--filters" not in capsys.readouterr().out
+    assert "--filters" in refused(capsys, "run", "split-digits", "--gate", "softmax", "--filters", "9")

@@ -16,6 +16,9 @@ from hvcl.results import BUDGETS, cell_of, save_cell
 from hvcl.runs import RunConfig, execute_all
 from hvcl.streams import BENCHMARKS, StreamConfig, benchmark
 
+OWN = "own"
+"""The budget of methods that have epochs of their own."""
+
 SETTING = ("scenario", "task_free")
 """Fields of the stream that a comparison is made in."""
 
@@ -26,13 +29,17 @@ def parser(words: Sequence[str]) -> Parser:
     found.add_argument("benchmark", help="name of the benchmark (see hvcl list)")
     found.add_argument("--methods", default="all", help="names of methods, e.g. naive,ewc,hvcl (all)")
     found.add_argument("--seeds", metavar="1,2,3", type=typed(parse_seeds), default=(1, 2, 3), help="seeds, e.g. 1,2,3")
-    found.add_argument("--budget", default="standard", help="quick, standard or paper: how long networks are trained (standard)")
+    found.add_argument(
+        "--budget",
+        default="standard",
+        help="quick, standard or paper: how long networks are trained (standard); own: as each method's settings have it",
+    )
     out = "runs/compare-BENCHMARK-SCENARIO-BUDGET"
     found.add_argument("--out", metavar="DIR", type=Path, help=f"folder of the runs ({out}); goes on where it stopped")
     found.add_argument("--results", metavar="DIR", type=Path, help="also write each method's result as JSON into this folder")
     add_workers(found)
     add_settings(found, "the setting", StreamConfig, "stream", only=SETTING)
-    found.values |= {"benchmark": tuple(BENCHMARKS), "--budget": BUDGETS, "--methods": tuple(sorted(known_methods()))}
+    found.values |= {"benchmark": tuple(BENCHMARKS), "--budget": (*BUDGETS, OWN), "--methods": tuple(sorted(known_methods()))}
     return found
 
 
@@ -40,10 +47,10 @@ def run(options: argparse.Namespace) -> int:
     """Run them all, or go on with them, and print a table."""
     benchmark(options.benchmark)
     names = sorted(known_methods()) if options.methods == "all" else [name.strip() for name in options.methods.split(",")]
-    setting = settings_of(options, "stream")
+    setting, budget = settings_of(options, "stream"), None if options.budget == OWN else options.budget
     runs = []
     for name in names:
-        config = RunConfig.make(options.benchmark, name, options.seeds, setting, budget=options.budget)
+        config = RunConfig.make(options.benchmark, name, options.seeds, setting, budget=budget)
         runs.append((config, name))
     stream = runs[0][0].stream
     supervision = "-task-free" if stream.task_free else ""
@@ -51,8 +58,8 @@ def run(options: argparse.Namespace) -> int:
 
     def keep(folder: Path, found: list[dict[str, Any]]) -> None:
         if options.results:
-            budget = None if method(folder.name).one_pass else options.budget
-            print(f"written: {save_cell(cell_of(folder, found, budget), options.results)}", flush=True)
+            cell = cell_of(folder, found, None if method(folder.name).one_pass else budget)
+            print(f"written: {save_cell(cell, options.results)}", flush=True)
 
     placed = [(config, out / name) for config, name in runs]
     execute_all(placed, workers=options.workers, resume=True, progress=Console(stderr=True), on_finished=keep)
