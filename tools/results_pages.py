@@ -63,10 +63,17 @@ def forgetting():
 
 def gate_cost():
     """Accuracy on the first task, by the number of experts and the routing."""
-    lines = ["| first task of split CIFAR-10 | accuracy % |", "|---|---|"]
-    for record in read_records(EXPERIMENTS / "forgetting" / "gate_cost.jsonl"):
-        values = [100 * accuracy for accuracy in record["accuracies"]]
-        lines.append(f"| {record['variant']} | {statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} |")
+    found = read_records(EXPERIMENTS / "forgetting" / "gate_cost.jsonl")
+    rates = list(dict.fromkeys(record["learning_rate"] for record in found))
+    lines = [f"| first task of split CIFAR-10, accuracy % | {' | '.join(f'step size {rate:g}' for rate in rates)} |"]
+    lines.append("|---" * (len(rates) + 1) + "|")
+    for variant in dict.fromkeys(record["variant"] for record in found):
+        shown = []
+        for rate in rates:
+            same = [r for r in found if (r["variant"], r["learning_rate"]) == (variant, rate)]
+            values = [100 * accuracy for record in same for accuracy in record["accuracies"]]
+            shown.append(f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}" if values else "")
+        lines.append(f"| {variant} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
