@@ -4,7 +4,7 @@
 
 The network of plain layers (`naive`), the same of MoVE layers with one expert, and with two and four under each routing. With
 argmax routing a chosen expert's answer is multiplied with p(m|x): a gate of two that is undecided halves the signal of its layer,
-and there are eight layers. Straight-through and sampled routing have no such factor. Step size 3e-4 (the paper's) and 1e-3 for all
+and there are eight layers. Straight-through and sampled routing have no such factor. Step size 3e-4 (the paper) and 1e-3 for all
 of them; MoVE networks with the betas that `hvcl` has on split CIFAR-10. Results go to gate_cost.jsonl.
 """
 
