@@ -85,6 +85,11 @@ TOGETHER: dict[str, list[Settings]] = {
         START | STEADY | {"initial_sigma": 0.03},
         START | STEADY | {"initial_sigma": 0.03, "beta_expert": 0.3},
         START | {"initial_sigma": 0.03},
+        START | STEADY | {"initial_sigma": 0.03, "beta_expert": 1.0},
+        START | STEADY | {"initial_sigma": 0.03, "beta_expert": 0.1},
+        START | STEADY | {"initial_sigma": 0.01, "beta_expert": 0.1},
+        START | STEADY | {"initial_sigma": 0.03, "beta_expert": 0.3, "learning_rate": 1e-3},
+        START | STEADY | {"initial_sigma": 0.03, "beta_expert": 0.3, "beta_gate": 0.0},
     ],
     "permuted-mnist": [
         START | {"prior_sigma": None},
@@ -101,6 +106,10 @@ TOGETHER: dict[str, list[Settings]] = {
         THROUGH | {"beta_gate": 0.0, "marginal_entropy": -0.1, "conditional_entropy": 0.1},
         THROUGH | {"beta_expert": 2.0},
         THROUGH | {"beta_expert": 0.5},
+        THROUGH | {"beta_expert": 0.3},
+        THROUGH | {"beta_expert": 0.1},
+        THROUGH | {"beta_expert": 0.3, "learning_rate": 2e-3},
+        THROUGH | {"beta_expert": 0.3, "initial_sigma": 0.1},
         START | THROUGH,
     ],
     "split-cifar10": [
