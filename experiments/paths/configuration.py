@@ -47,11 +47,11 @@ SPACE: dict[str, list[Settings]] = {
     ],
     "split-cifar10": [
         {"learning_rate": 1e-3} | FRONT | EVIDENCE,
+        {"learning_rate": 3e-4} | FRONT | EVIDENCE,
+        {"learning_rate": 3e-4} | FRONT | EVIDENCE | {"filters": 1000},
         {"learning_rate": 1e-3} | FRONT,
         {"learning_rate": 1e-3, "start": "best"} | FRONT | EVIDENCE,
         {"learning_rate": 1e-3, "shared": 1} | FRONT | EVIDENCE,
-        {"learning_rate": 3e-4} | FRONT | EVIDENCE,
-        {"learning_rate": 3e-4} | FRONT | EVIDENCE | {"filters": 1000},
         {"learning_rate": 1e-3} | CONV | EVIDENCE,
         {"learning_rate": 1e-3} | CONV,
         {"learning_rate": 1e-3, "start": "best"} | CONV | EVIDENCE,
