@@ -108,7 +108,9 @@ def test_goes_on_bit_identically_with_all_of_it():
     assert torch.equal(whole.predict(data[0][0]), second.predict(data[0][0]))
 
 
-@pytest.mark.parametrize("settings", [{"gate_grid": 0}, {"first_prior": "middle"}, {"gate": "linear"}])
+@pytest.mark.parametrize(
+    "settings", [{"gate_grid": 0}, {"first_prior": "middle"}, {"gate": "linear"}, {"top_k": 4}, {"top_k": 0}]
+)
 def test_unknown_values_are_refused(settings):
     with pytest.raises(InputError, match=next(iter(settings))):
         create("hvcl", PICTURES, **settings, **SMALL)

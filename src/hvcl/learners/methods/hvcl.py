@@ -104,6 +104,8 @@ class HVCLConfig(GradientConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.experts < 1 or not 1 <= self.top_k <= self.experts:
+            raise InputError(f"experts must be at least 1, and top_k between 1 and them, got {self.experts} and {self.top_k}")
         if self.num_data < 1 or self.cycle_steps < 1:
             raise InputError("num_data and cycle_steps must be at least 1")
         if self.samples < 0:
