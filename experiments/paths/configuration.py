@@ -8,7 +8,7 @@ the tables answer. On a tenth of the training data that was held out. Asked are:
 gate's Gaussians or what the exact learner's sums say of p(expert|x) (`recognition`); whether a network learns its first layers or
 stands on fixed features (`front`); whether a new expert starts afresh, from the last, or from the one that explains the new data
 best (`start`: the paper's transfer); whether paths share their first layers (`shared`). Split MNIST with four epochs a task,
-permuted MNIST with ten epochs and three tasks, CIFAR with two epochs.
+permuted MNIST with ten epochs and three tasks, split CIFAR-10 with two epochs, whose settings split CIFAR-100 takes.
 """
 
 from pathlib import Path
@@ -20,7 +20,6 @@ STREAMS = {
     "split-mnist": {"epochs": 4},
     "permuted-mnist": {"tasks": 3, "epochs": 10},
     "split-cifar10": {"epochs": 2},
-    "split-cifar100": {"epochs": 2},
 }
 EVIDENCE = {"recognition": "evidence"}
 PATCHES = {"filters": 500, "stride": 2, "sizes": (6,), "grid": 2, "mirror": True, "warmup": 1000}
@@ -57,10 +56,6 @@ SPACE: dict[str, list[Settings]] = {
         {"learning_rate": 1e-3, "start": "best"} | CONV | EVIDENCE,
         {"learning_rate": 1e-3, "shared": 2} | CONV | EVIDENCE,
     ],
-    "split-cifar100": [
-        {"learning_rate": 1e-3} | FRONT | EVIDENCE,
-        {"learning_rate": 3e-4} | FRONT | EVIDENCE | {"filters": 1000},
-    ],
 }
 
 TOPIC = Topic(
@@ -72,6 +67,12 @@ TOPIC = Topic(
 )
 
 
+def tuned() -> dict[str, Settings]:
+    """The best settings of each benchmark; split CIFAR-100 has those of split CIFAR-10."""
+    found = {benchmark: record["settings"] for (benchmark, _), record in TOPIC.best(TOPIC.records()).items()}
+    return found | {"split-cifar100": found["split-cifar10"]}
+
+
 if __name__ == "__main__":
-    for (benchmark, method), record in TOPIC.best(TOPIC.records()).items():
-        save_searched(benchmark, method, record["settings"])
+    for name, settings in tuned().items():
+        save_searched(name, "hvcl-growing", settings)
