@@ -5,7 +5,8 @@
 Split MNIST with the epochs of the standard budget, split CIFAR-10 with one epoch, permuted MNIST with one epoch and three
 tasks. The score is the average accuracy over tasks after the last one, on a tenth of the training data that was held out. Every
 method may try as many settings (fewer only where it has fewer to try); of equal scores the first counts. On split MNIST and
-permuted MNIST, methods whose best lay on the edge of what they had tried got a second round. The settings found in Domain-IL are
+permuted MNIST, methods whose best lay on the edge of what they had tried got a second round (on permuted MNIST so far only `ewc`,
+`si` and `mas`). The settings found in Domain-IL are
 used in every scenario, and those of split CIFAR-10 on split CIFAR-100 as well. Not searched here: `hvcl` (topic gates), `exact`
 (closed form; its settings are those of docs/exact), `hvcl-growing`, `hvcl-paper`, as published, and the methods with a generator
 (topic generative).
@@ -123,19 +124,6 @@ SECOND_ROUND = {
         "ewc": [{"learning_rate": rate, "strength": s} for s in (5.0, 50.0) for rate in (6e-4, 2e-3)],
         "si": [{"learning_rate": rate, "strength": s} for s, rate in ((10.0, 2e-3), (100.0, 6e-4), (100.0, 2e-3), (1.0, 2e-3))],
         "mas": [{"learning_rate": rate, "strength": s} for s, rate in ((0.01, 6e-4), (0.01, 2e-3), (0.1, 2e-3))],
-        "lwf": [{"learning_rate": rate, "strength": s} for s, rate in ((1.0, 2e-3), (0.25, 6e-4), (16.0, 6e-4), (16.0, 2e-3))],
-        "vcl": [{"learning_rate": rate, "initial_sigma": s} for s in (0.03, 0.3) for rate in (3e-3, 6e-3)],
-        "ucl": [{"learning_rate": rate, "strength": s} for s, rate in ((1.0, 3e-3), (0.1, 1e-3), (0.1, 3e-3), (0.01, 1e-3))],
-        "ucb": [{"learning_rate": rate, "initial_sigma": s} for s in (0.03, 1.0) for rate in (0.03, 0.1)],
-        "ncl": [{"learning_rate": rate, "strength": s} for s, rate in ((1.0, 0.2), (0.1, 0.1), (0.1, 0.2), (0.1, 0.5))],
-        "tlr": [{"learning_rate": rate, "strength": s} for s, rate in ((100.0, 2e-3), (10.0, 6e-4), (1e4, 6e-4), (1e4, 2e-3))],
-        "er": [{"learning_rate": rate, "replay_batch": n} for n, rate in ((512, 2e-3), (256, 2e-3), (1024, 6e-4), (1024, 2e-3))],
-        "agem": [{"learning_rate": rate, "replay_batch": n} for n, rate in ((512, 2e-3), (256, 2e-3), (1024, 6e-4), (128, 6e-4))],
-        "gem": [{"learning_rate": rate, "margin": m} for m, rate in ((0.5, 2e-3), (0.0, 6e-4), (2.0, 6e-4), (2.0, 2e-3))],
-        "hal": [{"learning_rate": rate, "strength": s} for s, rate in ((0.1, 2e-3), (0.03, 6e-4), (1.0, 6e-4), (1.0, 2e-3))],
-        "derpp": [{"learning_rate": 2e-3, "alpha": a, "beta": b} for a, b in ((0.3, 1.0), (1.0, 1.0), (1.0, 0.3), (0.3, 0.3))],
-        "naive": [{"learning_rate": 2e-3}],
-        "joint": [{"learning_rate": 2e-3}],
     },
 }
 
