@@ -235,11 +235,11 @@ class Topic:
         ]
 
     def best(self, records: list[Record]) -> dict[tuple[str, str], Record]:
-        """The best trial of each benchmark and method, the first of equals; those with more epochs count before all others."""
+        """The best trial of each benchmark and method, the first of equals; those with more epochs or tasks count before others."""
         found: dict[tuple[str, str], Record] = {}
         for record in records:
             before = found.setdefault((record["benchmark"], record["method"]), record)
-            longer = record.get("epochs", 0) - before.get("epochs", 0)
-            if longer > 0 or (longer == 0 and record[self.score] > before[self.score] + self.margin):
+            lengths = [(r.get("epochs", 0), r.get("tasks", 0)) for r in (record, before)]
+            if lengths[0] > lengths[1] or (lengths[0] == lengths[1] and record[self.score] > before[self.score] + self.margin):
                 found[record["benchmark"], record["method"]] = record
         return found
