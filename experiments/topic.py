@@ -235,7 +235,7 @@ class Topic:
         ]
 
     def best(self, records: list[Record]) -> dict[tuple[str, str], Record]:
-        """The best trial of each benchmark and method, the first of equals; those with more epochs or tasks count before others."""
+        """The best trial of each benchmark and method, the first of equals; those with more epochs or tasks first."""
         found: dict[tuple[str, str], Record] = {}
         for record in records:
             before = found.setdefault((record["benchmark"], record["method"]), record)

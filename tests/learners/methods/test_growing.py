@@ -157,7 +157,7 @@ def test_hvcl_with_a_generative_gate_is_this_method():
 
 @pytest.mark.parametrize("settings", [{"experts": 2}, {"top_k": 2}, {"gate_input": True}, {"gate_grid": 2}])
 def test_settings_of_softmax_gates_are_refused(settings):
-    with pytest.raises(InputError, match="generative gate|top_k"):
+    with pytest.raises(InputError, match=r"generative gate|top_k"):
         GrowingConfig(**settings)
 
 
