@@ -338,7 +338,10 @@ def test_round_trip_through_json(name: str) -> None:
     default = config()
     # field by field: not everything that differs from the default goes together
     others = {field.name: other_value(getattr(default, field.name)) for field in dataclasses.fields(config)}
-    changed = [dataclasses.replace(default, **{field: value}) for field, value in others.items()]
+    changed = []
+    for field, value in others.items():
+        with contextlib.suppress(InputError):  # nor do all with the rest as it is
+            changed.append(dataclasses.replace(default, **{field: value}))
     assert any(made != default for made in changed)
     for made in (default, *changed):
         again = configure(config, json.loads(json.dumps(to_json(made), allow_nan=False)))

@@ -38,7 +38,7 @@ def topic(tmp_path, monkeypatch):
 
 
 def test_every_topic_declares_its_search_beside_its_trials():
-    assert TOPICS == ("generative", "methods", "rl", "split_digits")
+    assert TOPICS == ("budget", "gates", "generative", "methods", "paths", "rl", "split_digits")
     for name in TOPICS:
         topic = load_topic(name)
         found = topic.records()
