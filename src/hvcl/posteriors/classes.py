@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,23 @@ FREEDOM = 10
 
 TEMPER = 0.5
 """Power that its density is taken to."""
+
+NO_VARIANCE = 1e-9
+"""Variance of scores, relative to that in the direction where they vary most, below which it is rounding."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A posterior over scores, and the classes in the space of its scores; never changed."""
+
+    posterior: Posterior
+    """Of the regression."""
+    means: Tensor
+    """Score of each class's centre ``[classes, classes]``."""
+    whiten: Tensor
+    """Whitens scores within classes ``[classes, directions in which scores differ]``."""
+    prior: Tensor
+    """Log number of examples of each class ``[classes]``."""
 
 
 class ClassHead:
@@ -39,7 +57,7 @@ class ClassHead:
 
     def __init__(self, features: int, *, ridge: float | None = None) -> None:
         self.model = MatrixNormal(features, ridge=ridge)
-        self._reading: tuple[Posterior, Tensor, Tensor] | None = None
+        self._reading: Reading | None = None
 
     @property
     def classes(self) -> int:
@@ -83,37 +101,18 @@ class ClassHead:
 
     def log_probabilities(self, phi: Tensor) -> Tensor:
         """log p(class | features) ``[B, classes]``; minus infinity for classes without examples."""
-        means, whiten, prior = self._read()
-        scores = self.scores(phi).double() @ whiten
-        distance = torch.cdist(scores, means @ whiten, compute_mode="donot_use_mm_for_euclid_dist").square()
-        used = whiten.shape[1]
-        return (prior - TEMPER * (FREEDOM + used) / 2 * torch.log1p(distance / FREEDOM)).log_softmax(1)
+        reading = self._read()
+        scores = reading.posterior.mean(phi).double() @ reading.whiten
+        distance = torch.cdist(scores, reading.means @ reading.whiten, compute_mode="donot_use_mm_for_euclid_dist").square()
+        used = reading.whiten.shape[1]
+        return (reading.prior - TEMPER * (FREEDOM + used) / 2 * torch.log1p(distance / FREEDOM)).log_softmax(1)
 
-    def _read(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Class means in score space, a matrix that whitens scores within classes, and log class frequencies."""
-        posterior = self.model.posterior()
-        if self._reading is None or self._reading[0] is not posterior:
-            self._reading = (posterior, *self._measure(posterior))
-        _, means, whiten = self._reading
-        return means, whiten, self.counts.log()
-
-    def _measure(self, posterior: Posterior) -> tuple[Tensor, Tensor]:
-        n, counts, weights = self.model.count, self.counts, posterior.weights
-        seen = counts.clamp_min(1)
-        cross = self.model.cross - torch.outer(self.model.feature_sum, self.model.target_sum / n)
-        # sums of the scores over each class's examples, around the mean score
-        sums = weights.T @ cross
-        means = (sums / seen).T + posterior.intercept
-        total = weights.T @ (cross - posterior.ridge * weights)  # W^T A W, as (A + ridge) W = B
-        within = (total - (sums / seen) @ sums.T) / n
-        rest = 1 - min((posterior.effective + 1) / n, 0.99)
-        ideal = torch.eye(len(counts), dtype=torch.float64)
-        means = ideal - (ideal - means) / rest
-        within = (within + within.T) / (2 * rest**2)
-        values, vectors = torch.linalg.eigh(within)
-        # scores sum to one: one direction has no variance, and carries no information
-        used = values > 1e-9 * values[-1].clamp_min(1e-30)
-        return means, vectors[:, used] * values[used].rsqrt()
+    def _read(self) -> Reading:
+        """What probabilities follow from: of the model's posterior, and computed once for each."""
+        posterior, reading = self.model.posterior(), self._reading
+        if reading is None or reading.posterior is not posterior:
+            reading = self._reading = _measure(posterior)
+        return reading
 
     def state_dict(self) -> dict[str, Any]:
         """The sums of the regression."""
@@ -122,3 +121,27 @@ class ClassHead:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.model.load_state_dict(state)
+
+
+def _measure(posterior: Posterior) -> Reading:
+    n, counts, weights, cross = posterior.count, posterior.target_sum, posterior.weights, posterior.cross
+    seen = counts.clamp_min(1)
+    # sums of the scores over each class's examples, around the mean score
+    sums = weights.T @ cross
+    means = (sums / seen).T + posterior.intercept
+    total = weights.T @ (cross - posterior.ridge * weights)  # W^T A W, as (A + ridge) W = B
+    within = (total - (sums / seen) @ sums.T) / n
+    rest = 1 - min((posterior.effective + 1) / n, 0.99)
+    ideal = torch.eye(len(counts), dtype=torch.float64)
+    means = ideal - (ideal - means) / rest
+    within = (within + within.T) / (2 * rest**2)
+    # directions in which scores vary at all: they sum to one, and there may be classes without examples
+    apart = means - (counts / n) @ means
+    between = apart.T @ (apart * (counts / n).unsqueeze(1))
+    values, vectors = torch.linalg.eigh(within + (between + between.T) / 2)
+    basis = vectors[:, values > NO_VARIANCE * values[-1].clamp_min(1e-30)]
+    # a class whose examples all have the same score is as narrow as rounding lets one see
+    inner = basis.T @ within @ basis
+    narrow, turn = torch.linalg.eigh((inner + inner.T) / 2)
+    whiten = basis @ turn * narrow.clamp_min(NO_VARIANCE * float(values[-1])).rsqrt()
+    return Reading(posterior, means, whiten, counts.log())

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.linalg import cholesky_ex
 
 from hvcl.core.errors import InputError, RunError
-from hvcl.posteriors.evidence import CentredSums, Posterior, most_evident_posterior, posterior_given
-
-PANEL = 2048
-"""Rows of the second moments that are updated at once; only columns up to the diagonal are kept."""
+from hvcl.posteriors.evidence import CentredSums, Found, Posterior, follow, given, search
+from hvcl.posteriors.panels import add_products, diagonal, empty_panels, lower_triangle
 
 DOUBLE = 4096
-"""Up to so many features the posterior is computed in double precision, above in single precision and refined."""
+"""Up to so many features second moments are sums in double precision, above in single precision; the posterior likewise."""
+
+CHUNK = 2**23
+"""Features, over all examples, that are centred at a time: bounds the memory of a large batch."""
+
+FOLLOWED = 512
+"""From so many features on (up to `DOUBLE`) factors are kept, and examples that come next are put on top of them."""
+
+ON_TOP = 256
+"""Rows that are put on top of kept factors before the moments are factorised anew."""
+
+NEAR = 1.25
+"""As long as the examples have grown by no more than this factor since the last search from n / 128, a new one begins where it
+ended."""
 
 
 class MatrixNormal:
@@ -27,12 +40,29 @@ class MatrixNormal:
     .. math:: W \sim MN(M, U, diag(\sigma^2)), \quad U = (A + \lambda I)^{-1}, \quad M = U B,
        \quad A = \sum (\phi - \bar\phi)(\phi - \bar\phi)^T, \quad B = \sum (\phi - \bar\phi)(y - \bar y)^T .
 
-    All of it follows from sums over the examples: :math:`n, \sum\phi, \sum\phi\phi^T, \sum\phi y^T, \sum y, \sum y y^T`. So the
-    posterior is the same whatever the order of the examples, two posteriors `merge` by addition, and examples can be taken out
-    again (`remove`). Sums of second moments are kept in single precision, lower triangle only; all others in double precision.
+    All of it follows from sums over the examples: n, :math:`\sum\phi, \sum y`, A, B, :math:`T = \sum (y - \bar y)(y - \bar y)^T`.
+    So the posterior is the same whatever the order of the examples, two posteriors `merge` by addition, and examples can be taken
+    out again (`remove`). A batch of m examples is added around its own mean, with its distance :math:`\delta` to the mean so far,
+
+    .. math:: A \leftarrow A + A_{batch} + \frac{n m}{n + m} \delta \delta^T
+
+    (Chan, Golub & LeVeque, 1983), and B and T likewise, so that nothing cancels however far from the origin the features lie;
+    they are taken relative to the mean of the first batch, `centre`, which stays. Sums are in double precision, but second
+    moments of more than `DOUBLE` features, lower triangle only, in single precision.
 
     The ridge :math:`\lambda` (prior precision over noise precision) and :math:`\sigma^2` maximise the evidence
-    (`hvcl.posteriors.evidence`), unless a ridge is given.
+    (`hvcl.posteriors.evidence`), unless a ridge is given. It is at least the rounding of the sums,
+    :math:`4 \epsilon_{64} tr R + 2 \epsilon F^{-1/2} tr R`, with R the largest second moments around `centre` so far and
+    :math:`\epsilon` that of their precision: what the sums cannot resolve is noise. So A + lambda I is positive definite.
+
+    What `posterior` returns depends on the sums alone, to the last bit, where there are fewer than `FOLLOWED` or more than
+    `DOUBLE` features. In between, the factors of the last call are kept, and up to `ON_TOP` examples that are added next are put
+    on top of them, which is far cheaper than factors anew. Then it depends on the calls before as well, by no more than rounding
+    (1e-6 of the largest weight in the tests), unless the evidence has several maxima: there, the one that was found last is kept
+    until a quarter of the examples is new. `state_dict`, `remove` and `merge` forget the factors; so a model that was saved
+    and one that is made from the file go on identically. The examples on top are part of no state and are never saved.
+
+    One thread at a time may change a model. A posterior is an immutable snapshot that may be used in any number of others.
 
     Args:
         features: F.
@@ -46,15 +76,33 @@ class MatrixNormal:
         if ridge is not None and not 0 < ridge < math.inf:
             raise InputError(f"ridge must be positive, got {ridge}")
         self.features, self.ridge = features, ridge
+        self._clear(outputs)
+
+    def _clear(self, outputs: int) -> None:
+        """As if nothing had been learned, with so many outputs."""
+        double = torch.float64
         self.count = 0
-        self.peak = 0  # the largest count so far: the sums' rounding is that of sums as large
-        starts = range(0, features, PANEL)
-        self.panels = [torch.zeros(min(PANEL, features - i), min(i + PANEL, features), dtype=torch.float32) for i in starts]
-        self.feature_sum = torch.zeros(features, dtype=torch.float64)
-        self.cross = torch.zeros(features, outputs, dtype=torch.float64)
-        self.target_sum = torch.zeros(outputs, dtype=torch.float64)
-        self.target_square = torch.zeros(outputs, outputs, dtype=torch.float64)
+        self.peak = 0  # the largest count so far
+        self.updates = 0  # additions and removals: rounding grows with their root
+        self.panels = empty_panels(self.features, double if self.features <= DOUBLE else torch.float32)
+        self.centre = torch.zeros(self.features, dtype=double)
+        self.feature_sum = torch.zeros(self.features, dtype=double)  # around the centre
+        self.feature_peak = torch.zeros(
+            self.features, dtype=double
+        )  # largest sums of squares so far, which rounding is relative to
+        self.cross = torch.zeros(self.features, outputs, dtype=double)
+        self.target_sum = torch.zeros(outputs, dtype=double)
+        self.target_peak = torch.zeros(outputs, dtype=double)
+        self.target_square = torch.zeros(outputs, outputs, dtype=double)
         self._posterior: Posterior | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop the factors: the next posterior follows from the sums alone."""
+        self._found: Found | None = None
+        self._on_top: list[Tensor] = []
+        if self._posterior is not None and self._posterior.factor.added is not None:
+            self._posterior = None
 
     @property
     def outputs(self) -> int:
@@ -67,6 +115,7 @@ class MatrixNormal:
         if more > 0:
             pad = torch.nn.functional.pad
             self.cross, self.target_sum = pad(self.cross, (0, more)), pad(self.target_sum, (0, more))
+            self.target_peak = pad(self.target_peak, (0, more))
             self.target_square = pad(self.target_square, (0, more, 0, more))
             self._posterior = None
 
@@ -75,60 +124,112 @@ class MatrixNormal:
     def add(self, phi: Tensor, y: Tensor) -> None:
         """Learn from features ``[B, F]`` with targets ``[B, C]``."""
         self._check(phi, y)
-        self._accumulate(phi, y, 1)
+        if not self.count and len(phi):
+            # a number of phi's own type, so that differences to it are exact
+            self.centre = phi.mean(0, dtype=torch.float64).to(phi.dtype).double()
+        chunk = max(CHUNK // self.features, 1)
+        for some, targets in zip(phi.split(chunk), y.split(chunk), strict=True):
+            if len(some):
+                self._add(some.double() - self.centre, targets.double())
+
+    def _add(self, psi: Tensor, y: Tensor) -> None:
+        new = len(psi)
+        rows, targets = _centred(psi), _centred(y)
+        if self.count:
+            weight = math.sqrt(self.count * new / (self.count + new))
+            away = weight * (psi.mean(0) - self.feature_sum / self.count).unsqueeze(0)
+            away_targets = weight * (y.mean(0) - self.target_sum / self.count).unsqueeze(0)
+            # around its own mean one example is nothing
+            rows = away if new == 1 else torch.cat([rows, away])
+            targets = away_targets if new == 1 else torch.cat([targets, away_targets])
+        self._put_on_top(rows)
+        if self.panels:
+            add_products(self.panels, rows.to(self.panels[0].dtype))
+        self.cross.addmm_(rows.T, targets)
+        self.target_square.addmm_(targets.T, targets)
+        self.feature_sum += psi.sum(0)
+        self.target_sum += y.sum(0)
+        self.count += new
+        self._changed()
+
+    def _changed(self) -> None:
+        self.peak = max(self.peak, self.count)
+        self.updates += 1
+        self._posterior = None
+        if self.panels:
+            self.feature_peak = torch.maximum(self.feature_peak, diagonal(self.panels) + self.feature_sum.square() / self.count)
+        self.target_peak = torch.maximum(self.target_peak, self.target_square.diagonal())
+
+    def _put_on_top(self, rows: Tensor) -> None:
+        if self._found is not None and self._found.factors:
+            self._on_top.append(rows)
+            if sum(map(len, self._on_top)) > ON_TOP:
+                self._found, self._on_top = replace(self._found, factors=()), []
 
     def remove(self, phi: Tensor, y: Tensor) -> None:
-        """Unlearn examples that were learned before.
+        """Unlearn examples that were learned before. Without the last one the model is a new one.
 
         Raises:
-            InputError: if what would be left cannot be sums over examples; then nothing has changed.
+            InputError: if what would be left cannot be sums over examples; then nothing has changed. Features and targets that
+                would be left must have second moments without a negative eigenvalue beyond rounding. This shows every example
+                that is linearly independent of those learned, and one that outweighs them in some direction, but no other.
         """
         self._check(phi, y)
         if len(phi) > self.count:
             raise InputError(f"cannot remove {len(phi)} examples: only {self.count} were learned")
-        before = (self.panels, self.feature_sum, self.cross, self.target_sum, self.target_square, self.count)
-        self.panels = [panel.clone() for panel in self.panels]
-        self.feature_sum, self.cross = self.feature_sum.clone(), self.cross.clone()
-        self.target_sum, self.target_square = self.target_sum.clone(), self.target_square.clone()
-        self._accumulate(phi, y, -1)
-        if not self._plausible(before[0], before[-1]):
-            self.panels, self.feature_sum, self.cross, self.target_sum, self.target_square, self.count = before
+        if not len(phi):
+            return
+        psi, targets = phi.double() - self.centre, y.double()
+        left = self.count - len(phi)
+        feature_sum, target_sum = self.feature_sum - psi.sum(0), self.target_sum - targets.sum(0)
+        rows, lines = _centred(psi), _centred(targets)
+        if left:
+            # an addition backwards: from the mean of what is left to that of what goes
+            weight = math.sqrt(left * len(phi) / self.count)
+            rows = torch.cat([rows, weight * (psi.mean(0) - feature_sum / left).unsqueeze(0)])
+            lines = torch.cat([lines, weight * (targets.mean(0) - target_sum / left).unsqueeze(0)])
+        panels = [panel.clone() for panel in self.panels]
+        add_products(panels, rows.to(panels[0].dtype), -1)
+        cross, square = self.cross - rows.T @ lines, self.target_square - lines.T @ lines
+        peaks = torch.cat([self.feature_peak, self.target_peak + self.peak * (self.target_sum / self.count).square()])
+        sums = None if left else torch.cat([feature_sum, target_sum])
+        if not self._plausible(panels, cross, square, peaks, sums) or bool(rows[:, self.feature_peak == 0].any()):
             raise InputError(
                 "cannot remove these examples: the second moments would stop being positive definite, "
                 "so they cannot all have been learned"
             )
+        if not left:
+            self._clear(self.outputs)
+            return
+        self.panels, self.cross, self.target_square = panels, cross, square
+        self.feature_sum, self.target_sum, self.count = feature_sum, target_sum, left
+        self._changed()
+        self._forget()
 
-    def _accumulate(self, phi: Tensor, y: Tensor, sign: int) -> None:
-        phi = phi.float()
-        for i, panel in enumerate(self.panels):
-            rows = phi[:, i * PANEL : i * PANEL + len(panel)]
-            panel.addmm_(rows.T, phi[:, : panel.shape[1]], alpha=sign)
-        y = y.double()
-        self.feature_sum.add_(phi.sum(0, dtype=torch.float64), alpha=sign)
-        self.cross.add_(phi.T @ y.float(), alpha=sign)
-        self.target_sum.add_(y.sum(0), alpha=sign)
-        self.target_square.addmm_(y.T, y, alpha=sign)
-        self.count += sign * len(phi)
-        self.peak = max(self.peak, self.count)
-        self._posterior = None
+    def _plausible(self, panels: list[Tensor], cross: Tensor, square: Tensor, peaks: Tensor, sums: Tensor | None) -> bool:
+        """Whether sums can be those of examples, up to rounding relative to the largest sums of squares that there have been.
 
-    def _plausible(self, before: list[Tensor], count: int) -> bool:
-        """Whether the second moments are positive semi-definite, up to the rounding of sums as large as they were at their peak.
-
-        `before` are the panels of `count` examples that some were just taken out of. If none are left, nothing but rounding may
-        be left of the moments either; then all sums become zero.
+        Second moments of features and targets together must be positive semi-definite. If no example is left, nothing but
+        rounding may be left of them, and of the `sums` of features and targets.
         """
-        typical = sum(float(panel[:, i * PANEL :].diagonal().sum()) for i, panel in enumerate(before)) / self.features
-        rounding = (1e-5 + _resolution(self.features)) * typical * self.peak / max(count, 1) + 1e-30
-        moments = self._centred_moments().double()
-        if not self.count:
-            if float(moments.diagonal().abs().mean()) > rounding:
-                return False
-            for sums in (*self.panels, self.feature_sum, self.cross, self.target_sum, self.target_square):
-                sums.zero_()
-            return True
-        moments.diagonal().add_(rounding)
-        return int(torch.linalg.cholesky_ex(moments)[1]) == 0
+        size, rounding = len(peaks), self._rounding()
+        if sums is not None and bool((sums.abs() > rounding * (self.peak * peaks).sqrt()).any()):
+            return False
+        matrix = torch.zeros(size, size, dtype=panels[0].dtype)
+        lower_triangle(panels, matrix)
+        matrix[self.features :, : self.features], matrix[self.features :, self.features :] = cross.T, square
+        unit = torch.where(peaks > 0, peaks.rsqrt(), 0).to(matrix.dtype)
+        matrix.mul_(unit).mul_(unit.unsqueeze(1))
+        if sums is not None:
+            return float(matrix.tril_().abs().max()) <= rounding
+        matrix.diagonal().add_(rounding)
+        return int(cholesky_ex(matrix)[1]) == 0
+
+    def _rounding(self) -> float:
+        """Bound of the rounding of second moments relative to their peaks, as an eigenvalue of their matrix sees it."""
+        size = self.features + self.outputs
+        epsilon = torch.finfo(self.panels[0].dtype if self.panels else torch.float64).eps
+        return 4 * epsilon * size * math.sqrt(1 + self.updates)
 
     def merge(self, other: MatrixNormal, outputs: list[int] | None = None) -> None:
         """Add what another model of the same features has learned, as if this one had seen its examples.
@@ -142,15 +243,34 @@ class MatrixNormal:
             raise InputError(f"outputs must name {other.outputs} different outputs, got {columns.tolist()}")
         if other.outputs:
             self.grow(int(columns.max()) + 1)
-        for mine, theirs in zip(self.panels, other.panels, strict=True):
-            mine.add_(theirs)
-        self.feature_sum += other.feature_sum
+        if not other.count:
+            return
+        if not self.count:
+            self.centre = other.centre.clone()
+        theirs = other.feature_sum + other.count * (other.centre - self.centre)  # around this one's centre
+        their_targets = torch.zeros_like(self.target_sum).index_copy_(0, columns, other.target_sum)
+        if self.count:
+            weight = math.sqrt(self.count * other.count / (self.count + other.count))
+            row = weight * (theirs / other.count - self.feature_sum / self.count).unsqueeze(0)
+            line = weight * (their_targets / other.count - self.target_sum / self.count).unsqueeze(0)
+        else:
+            row, line = torch.zeros_like(theirs).unsqueeze(0), torch.zeros_like(their_targets).unsqueeze(0)
+        for mine, added in zip(self.panels, other.panels, strict=True):
+            mine.add_(added)
+        add_products(self.panels, row.to(self.panels[0].dtype))
         self.cross[:, columns] += other.cross
-        self.target_sum[columns] += other.target_sum
+        self.cross.addmm_(row.T, line)
         self.target_square[columns.unsqueeze(1), columns] += other.target_square
+        self.target_square.addmm_(line.T, line)
+        self.feature_sum = self.feature_sum + theirs
+        self.target_sum = self.target_sum + their_targets
         self.count += other.count
         self.peak += other.peak
-        self._posterior = None
+        self.updates += other.updates
+        self.feature_peak = self.feature_peak + other.feature_peak
+        self.target_peak[columns] += other.target_peak
+        self._changed()
+        self._forget()
 
     def check_features(self, phi: Tensor) -> None:
         """Raise `InputError` for features that cannot be learned from."""
@@ -166,79 +286,83 @@ class MatrixNormal:
 
     # -- the posterior ----------------------------------------------------------------------------------------------------
 
-    def _centred_moments(self) -> Tensor:
-        """A, both triangles."""
-        dtype = torch.float64 if self.features <= DOUBLE else torch.float32
-        full = torch.empty(self.features, self.features, dtype=dtype)
-        for i, panel in enumerate(self.panels):
-            rows = slice(i * PANEL, i * PANEL + len(panel))
-            left = panel.double()
-            if self.count:
-                left.addr_(self.feature_sum[rows], self.feature_sum[: panel.shape[1]], alpha=-1 / self.count)
-            full[rows, : panel.shape[1]] = left
-            full[: i * PANEL, rows] = left[:, : i * PANEL].T
-        # within the blocks on the diagonal a product and its transpose are the same but for rounding
-        return full
-
     def posterior(self) -> Posterior:
         """The posterior given all examples so far; computed when something has changed, else the same one."""
         if self._posterior is None:
             if not self.count:
                 raise InputError("there is no posterior before the first example")
-            sums = self._centred_sums()
-            self._posterior = most_evident_posterior(sums) if self.ridge is None else posterior_given(self.ridge, sums)
+            sums, found = self._centred_sums(), None
+            last = self._found
+            if last is not None and last.factors and self._on_top:
+                found = follow(sums, last, torch.cat(self._on_top))
+            if found is None:
+                near = last is not None and self.count <= NEAR * last.searched
+                found = search(sums, last if near else None) if self.ridge is None else given(self.ridge, sums)
+                self._on_top = []
+            self._posterior = found[0]
+            if FOLLOWED <= self.features <= DOUBLE:
+                self._found = found[1]
         return self._posterior
 
     def _centred_sums(self) -> CentredSums:
-        cross = self.cross - torch.outer(self.feature_sum, self.target_sum / self.count)
-        spread = self.target_square.diagonal() - self.target_sum.square() / self.count
+        mean = self.target_sum / self.count
+        spread, cross = self.target_square.diagonal().clone(), self.cross.clone()
         # an output that never varied carries no information: what is left there is rounding
-        constant = spread <= 1e-12 * self.target_square.diagonal()
+        rounding, epsilon = self._rounding(), torch.finfo(torch.float64).eps
+        far = mean.abs() * math.sqrt(self.peak)
+        constant = spread <= rounding * (self.target_peak + self.target_peak.sqrt() * far) + (64 * epsilon * far).square()
         spread[constant], cross[:, constant] = 0, 0
-        means = self.feature_sum / self.count, self.target_sum / self.count
-        return CentredSums(self.count, *means, self._centred_moments(), cross, spread)
+        trace = float(self.feature_peak.sum())
+        floor = (4 * epsilon + 2 * torch.finfo(self.panels[0].dtype).eps / math.sqrt(self.features)) * trace
+        feature_mean = self.centre + self.feature_sum / self.count
+        return CentredSums(self.count, feature_mean, mean, self.target_sum.clone(), self.panels, cross, spread, floor)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """All sums over the examples."""
+        self._forget()  # the file does not have them
         return {
             "count": self.count,
             "peak": self.peak,
+            "updates": self.updates,
             "panels": list(self.panels),
-            "feature_sum": self.feature_sum,
-            "cross": self.cross,
-            "target_sum": self.target_sum,
-            "target_square": self.target_square,
+            **{name: getattr(self, name) for name in self._shapes(self.outputs)},
+        }
+
+    def _shapes(self, outputs: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of all sums but the panels."""
+        return {
+            "centre": (self.features,),
+            "feature_sum": (self.features,),
+            "feature_peak": (self.features,),
+            "cross": (self.features, outputs),
+            "target_sum": (outputs,),
+            "target_peak": (outputs,),
+            "target_square": (outputs, outputs),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; `RunError` if it has another number of features."""
         if [(panel.shape, panel.dtype) for panel in state["panels"]] != [(panel.shape, panel.dtype) for panel in self.panels]:
             raise RunError(f"the saved sums are not of {self.features} features: were they made with other settings?")
-        outputs = len(state["target_sum"])
-        expected = {
-            "feature_sum": (self.features,),
-            "cross": (self.features, outputs),
-            "target_sum": (outputs,),
-            "target_square": (outputs, outputs),
-        }
+        expected = self._shapes(len(state["target_sum"]))
         for name, shape in expected.items():
-            if tuple(state[name].shape) != shape or state[name].dtype != getattr(self, name).dtype:
+            if tuple(state[name].shape) != shape or state[name].dtype != torch.float64:
                 raise RunError(f"the saved {name} is {state[name].dtype} of shape {tuple(state[name].shape)}, expected {shape}")
-        self.count, self.peak = int(state["count"]), int(state["peak"])
+        self.count, self.peak, self.updates = int(state["count"]), int(state["peak"]), int(state["updates"])
         self.panels = [panel.clone() for panel in state["panels"]]
-        self.feature_sum, self.cross = state["feature_sum"].clone(), state["cross"].clone()
-        self.target_sum, self.target_square = state["target_sum"].clone(), state["target_square"].clone()
+        for name in expected:
+            setattr(self, name, state[name].clone())
         self._posterior = None
+        self._forget()
+
+
+def _centred(rows: Tensor) -> Tensor:
+    return rows - rows.mean(0)
 
 
 def _check_finite(name: str, values: Tensor) -> None:
     # of the squares: what overflows in the sums of products would spoil them for good
     if not bool(torch.isfinite(values.float().square().sum())):
         raise InputError(f"{name} hold NaN, infinite or far too large values: clean the data before learning")
-
-
-def _resolution(features: int) -> float:
-    """Rounding of sums in single precision, as a multiple of the mean diagonal: an eigenvalue may be as large as the trace."""
-    return 4 * torch.finfo(torch.float32).eps * features
