@@ -1,6 +1,7 @@
 """The exact linear model against dense Bayesian linear regression in float64."""
 
 import copy
+from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
@@ -212,6 +213,127 @@ def test_computing_the_posterior_often_or_once_gives_identical_numbers(branch):
     assert (a.ridge, a.evidence, a.slope, a.effective) == (b.ridge, b.evidence, b.slope, b.effective)
     assert torch.equal(a.weights, b.weights)
     assert torch.equal(a.factor.lower, b.factor.lower)
+
+
+@pytest.fixture
+def following(monkeypatch):
+    """Factors are kept at a small number of features too."""
+    monkeypatch.setattr(matrix_normal, "FOLLOWED", 4)
+    monkeypatch.setattr(matrix_normal, "ON_TOP", 1.5)
+
+
+@pytest.mark.parametrize("exact_trace", [2048, 5])
+@pytest.mark.parametrize("ridge", [None, 0.5])
+def test_examples_on_top_of_kept_factors_give_the_posterior_of_all(following, monkeypatch, exact_trace, ridge):
+    # to 1e-6, and of one batch in turn, of several, and with an output that is new
+    monkeypatch.setattr(evidence, "EXACT_TRACE", exact_trace)
+    phi, y = data(300, 14, noise=2.0)
+    y[:200, 2] = 0
+    often, once = MatrixNormal(14, 2, ridge=ridge), MatrixNormal(14, 3, ridge=ridge)
+    on_top = 0
+    probe = data(50, 14, seed=1)[0].double()
+    for number, (a, b) in enumerate(zip(phi.split(5), y.split(5), strict=True)):
+        if number == 40:
+            often.grow(3)
+        often.add(a, b[:, : often.outputs])
+        once.add(a, b)
+        if number % 3:
+            continue
+        once._forget()
+        one, two = often.posterior(), once.posterior()
+        assert two.factor.added is None
+        on_top += one.factor.added is not None
+        assert one.ridge == two.ridge
+        for name in ("noise", "weights"):
+            close(getattr(one, name), getattr(two, name)[..., : often.outputs], 1e-6)
+        close((one.effective, one.slope, one.evidence), (two.effective, two.slope, two.evidence), 1e-6)
+        close(one.mean(probe), two.mean(probe)[:, : often.outputs], 1e-6)
+        close(one.variance(probe), two.variance(probe)[:, : often.outputs], 1e-6)
+    assert on_top > 6
+
+
+def test_a_maximum_that_leaves_the_kept_ridges_is_found(following, monkeypatch):
+    monkeypatch.setattr(matrix_normal, "NEAR", 100.0)
+    monkeypatch.setattr(matrix_normal, "ON_TOP", 50.0)
+    random = torch.Generator().manual_seed(0)
+    phi, noise = torch.randn(400, 6, generator=random), torch.randn(400, 1, generator=random).double()
+    model, whole = MatrixNormal(6, 1), MatrixNormal(6, 1)
+    ridges = []
+    for a, b in ((phi[:100], phi[:100, :1].double()), (phi[100:], 5 * noise[100:])):
+        for some, targets in zip(a.split(10), b.split(10), strict=True):
+            for each in (model, whole):
+                each.add(some, targets)
+            ridges.append(model.posterior().ridge)
+            whole._forget()
+            assert ridges[-1] == whole.posterior().ridge
+    assert ridges[9] < 1 < 16 < ridges[-1]
+
+
+def test_saving_forgets_factors_so_that_both_go_on_identically(following):
+    phi, y = data(120, 14)
+    model = learned(phi[:100], y[:100])
+    model.posterior()
+    model.add(phi[100:105], y[100:105])
+    assert model.posterior().factor.added is not None
+    other = MatrixNormal(14)
+    other.load_state_dict(model.state_dict())
+    for some in (slice(105, 105), slice(105, 110), slice(110, 115)):
+        for each in (model, other):
+            each.add(phi[some], y[some])
+        assert torch.equal(model.posterior().weights, other.posterior().weights)
+    assert model.posterior().factor.added is not None
+    for change in (lambda: model.remove(phi[:3], y[:3]), lambda: model.merge(learned(phi[:3], y[:3]))):
+        change()
+        assert model.posterior().factor.added is None
+    same_posterior(model, learned(phi[:115], y[:115]))
+
+
+def test_a_posterior_that_was_handed_out_does_not_change(following):
+    phi, y = data(120, 14)
+    model = learned(phi[:60], y[:60])
+    handed_out = []
+    for change in (
+        lambda: model.add(phi[60:65], y[60:65]),
+        lambda: model.add(phi[65:], y[65:]),
+        lambda: model.grow(4),
+        lambda: model.remove(phi[:10], torch.nn.functional.pad(y[:10], (0, 1))),
+        lambda: model.merge(learned(phi[:20], y[:20])),
+    ):
+        posterior = model.posterior()
+        handed_out.append((posterior, posterior.mean(phi), posterior.variance(phi), posterior.cross.clone()))
+        change()
+        model.posterior()
+    for posterior, mean, variance, cross in handed_out:
+        assert torch.equal(posterior.mean(phi), mean)
+        assert torch.equal(posterior.variance(phi), variance)
+        assert torch.equal(posterior.cross, cross)
+    with pytest.raises(FrozenInstanceError):
+        posterior.ridge = 1.0
+
+
+def test_the_ridge_is_at_least_the_rounding_of_the_sums(branch):
+    phi, y = data(60, 12)
+    for scale in (1e-4, 1.0, 1e4):
+        model = learned(scale * phi, y, 1e-300)
+        posterior = model.posterior()
+        largest = float((scale * (phi - model.centre)).double().square().sum())
+        epsilon = 1.2e-7 if branch == "single" else 2.3e-16
+        assert 1e-300 < posterior.ridge < 10 * epsilon * largest
+        assert torch.isfinite(posterior.weights).all()
+
+
+@pytest.mark.parametrize("mean", [10.0, 1000.0])
+def test_far_from_the_origin_one_by_one(mean):
+    # targets whose noise is a hundredth: what a Gram matrix around the origin cannot see
+    random = torch.Generator().manual_seed(0)
+    phi = mean + torch.randn(1500, 4, generator=random)
+    noise = 0.01 * torch.randn(1500, 2, generator=random).double()
+    y = phi.double() @ torch.randn(4, 2, generator=random).double() + noise
+    posterior = learned(phi, y, batch=1).posterior()
+    close(posterior.noise.sqrt(), 0.01, 0.05)
+    for kind in (torch.float32, torch.float64):
+        error = (posterior.mean(phi.to(kind)).double() - y).square().mean().sqrt()
+        assert 0.009 < float(error) < 0.011
 
 
 def test_the_posterior_is_kept_until_something_changes():

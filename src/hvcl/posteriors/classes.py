@@ -136,8 +136,7 @@ def _measure(posterior: Posterior) -> Reading:
     means = ideal - (ideal - means) / rest
     within = (within + within.T) / (2 * rest**2)
     # directions in which scores vary at all: they sum to one, and there may be classes without examples
-    apart = means - (counts / n) @ means
-    between = apart.T @ (apart * (counts / n).unsqueeze(1))
+    between = (sums / seen) @ sums.T / n
     values, vectors = torch.linalg.eigh(within + (between + between.T) / 2)
     basis = vectors[:, values > NO_VARIANCE * values[-1].clamp_min(1e-30)]
     # a class whose examples all have the same score is as narrow as rounding lets one see

@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class Factor:
 
     With L the factor of :math:`A_0 + \lambda I`, :math:`U_0` its inverse, and :math:`A = A_0 + V^T V`,
 
-    .. math:: U = U_0 - Y K^{-1} Y^T, \qquad Y = U_0 V^T, \qquad K = I + V Y .
+    .. math:: U = U_0 - Y K^{-1} Y^T, \qquad Y = U_0 V^T = U V^T K, \qquad K = I + V Y .
     """
 
     def __init__(self, ridge: float, lower: Tensor) -> None:
@@ -105,17 +105,24 @@ class Factor:
         return new
 
     def solve(self, right: Tensor) -> Tensor:
-        """U times ``[F, C]``."""
-        right = right.to(self.lower.dtype)
-        answer = solve_triangular(self.lower.mT, solve_triangular(self.lower, right, upper=False), upper=True)
-        if self.added is not None:
-            answer -= self.added @ torch.cholesky_solve(self.added.T @ right, self._core)
+        """U times ``[F, C]``, without what was added."""
+        half = solve_triangular(self.lower, right.to(self.lower.dtype), upper=False)
+        answer: Tensor = solve_triangular(self.lower.mT, half, upper=True)
         return answer
+
+    def corrected(self, weights: Tensor, rows: Tensor, targets: Tensor) -> Tensor:
+        r"""Weights M ``[F, C]`` without what was added, corrected by its errors: :math:`M + U V^T (T - V M)`.
+
+        `rows` is V ``[k, F]``, `targets` T ``[k, C]``. Nothing cancels here, unlike in U times all sums.
+        """
+        if self.added is None:
+            return weights
+        return weights + self.added @ torch.cholesky_solve(targets - rows @ weights, self._core)
 
     def distance(self, rows: Tensor) -> Tensor:
         r""":math:`\phi^T U \phi` of every row ``[B, F]``."""
         rows = rows.to(self.lower.dtype)
-        distance = solve_triangular(self.lower, rows.T, upper=False).square_().sum(0)
+        distance: Tensor = solve_triangular(self.lower, rows.T, upper=False).square_().sum(0)
         if self.added is not None:
             distance -= solve_triangular(self._core, self.added.T @ rows.T, upper=False).square_().sum(0)
         return distance.clamp_min_(0).double()
@@ -174,6 +181,8 @@ class Found:
     """n when the search began at n / 128."""
     factors: tuple[Factor, ...] = ()
     """At the ridges on both sides of the maximum, smaller one first; one at an end of the range or where the ridge is given."""
+    weights: tuple[Tensor, ...] = ()
+    """M at each of them, when they were made."""
     rising: bool = False
     """Whether the evidence rises at the first of them."""
 
@@ -196,58 +205,62 @@ def search(sums: CentredSums, last: Found | None = None) -> tuple[Posterior, Fou
     power = root(slope, start if last is None or last.power is None else last.power, allowed)
     both = dict(kept.values())
     searched = sums.count if last is None else last.searched
-    found = [both[p] for p in sorted(both) if abs(p - power) <= 1]
-    return both[power], Found(power, searched, tuple(each.factor for each in found), found[0].slope > 0)
+    return both[power], _found(power, searched, [both[p] for p in sorted(both) if abs(p - power) <= 1])
+
+
+def _found(power: int | None, searched: int, posteriors: list[Posterior]) -> Found:
+    factors, weights = (tuple(getattr(each, name) for each in posteriors) for name in ("factor", "weights"))
+    return Found(power, searched, factors, weights, posteriors[0].slope > 0)
 
 
 def given(ridge: float, sums: CentredSums) -> tuple[Posterior, Found]:
     """The posterior for a given ridge, or for the smallest one above it that rounding of the sums allows."""
     posterior = posterior_given(ridge, sums)
-    return posterior, Found(None, sums.count, (posterior.factor,))
+    return posterior, _found(None, sums.count, [posterior])
 
 
-def follow(sums: CentredSums, last: Found, rows: Tensor) -> tuple[Posterior, Found] | None:
-    """The posterior with `rows` ``[k, F]`` on top of the factors of `last`; None if the maximum has left their ridges.
+def follow(sums: CentredSums, last: Found, rows: Tensor, targets: Tensor) -> tuple[Posterior, Found] | None:
+    """The posterior with more examples on top of the factors of `last`; None if the maximum has left their ridges.
 
     Args:
         sums: over all examples.
         last: what was found before.
-        rows: V, all that was added to A since the factors were made.
+        rows: V ``[k, F]``: A is larger by its products than when the factors were made.
+        targets: ``[k, C]``: B is larger by products with these.
     """
     if last.factors[0].ridge < sums.floor:
         return None
-    factors = [factor.extended(rows) for factor in last.factors]
-    whole = tuple(factor for factor in factors if factor is not None)
-    if len(whole) < len(factors):
-        return None
-    posteriors = [posterior_of(factor, sums) for factor in whole]
+    posteriors, factors = [], []
+    for before, weights in zip(last.factors, last.weights, strict=True):
+        factor = before.extended(rows)
+        if factor is None:
+            return None
+        padded = torch.nn.functional.pad(weights, (0, targets.shape[1] - weights.shape[1]))
+        posteriors.append(posterior_of(factor, sums, factor.corrected(padded, rows, targets)))
+        factors.append(factor)
     slopes = [posterior.slope for posterior in posteriors]
-    if last.power is None:
-        chosen = 0
-    elif len(whole) == 1:
-        if (slopes[0] > 0) != last.rising:
+    chosen = 0
+    if last.power is not None:
+        if (slopes[0] > 0) != last.rising or (len(slopes) > 1 and slopes[1] > 0):
             return None
-        chosen = 0
-    else:
-        if not slopes[0] > 0 >= slopes[1]:
-            return None
-        chosen = 0 if abs(slopes[0]) < abs(slopes[1]) else 1
-    power = None if last.power is None else round(math.log2(whole[chosen].ridge))
-    return posteriors[chosen], Found(power, last.searched, whole, last.rising)
+        chosen = min(range(len(slopes)), key=lambda i: (abs(slopes[i]), -i))
+    power = None if last.power is None else round(math.log2(factors[chosen].ridge))
+    return posteriors[chosen], replace(last, power=power, factors=tuple(factors))
 
 
 def posterior_given(ridge: float, sums: CentredSums) -> Posterior:
     """The posterior for a given ridge, or for the smallest one above it that rounding of the sums allows."""
-    return posterior_of(factorise(sums.panels, max(ridge, sums.floor)), sums)
+    factor = factorise(sums.panels, max(ridge, sums.floor))
+    weights = factor.solve(sums.cross).double()
+    if factor.lower.dtype != torch.float64:
+        for _ in range(2):
+            weights += factor.solve(sums.cross - factor.ridge * weights - times(sums.panels, weights))
+    return posterior_of(factor, sums, weights)
 
 
-def posterior_of(factor: Factor, sums: CentredSums) -> Posterior:
-    """The posterior whose covariance has been factorised."""
+def posterior_of(factor: Factor, sums: CentredSums, weights: Tensor) -> Posterior:
+    """The posterior with a covariance that has been factorised and weights that have been solved for."""
     features, cross, spread, ridge = len(sums.cross), sums.cross, sums.spread, factor.ridge
-    weights = factor.solve(cross).double()
-    # what single precision or additions on top have lost comes back from the sums themselves
-    for _ in range(2 if factor.lower.dtype != torch.float64 else 0 if factor.added is None else 1):
-        weights += factor.solve(cross - ridge * weights - times(sums.panels, weights))
     varied = spread > 0
     free = max(sums.count - 1, 1)
     explained, size = (cross * weights).sum(0), ridge * weights.square().sum(0)

@@ -23,8 +23,8 @@ CHUNK = 2**23
 FOLLOWED = 512
 """From so many features on (up to `DOUBLE`) factors are kept, and examples that come next are put on top of them."""
 
-ON_TOP = 256
-"""Rows that are put on top of kept factors before the moments are factorised anew."""
+ON_TOP = 1 / 6
+"""Rows, as a fraction of the features, that are put on top of kept factors before the moments are factorised anew."""
 
 NEAR = 1.25
 """As long as the examples have grown by no more than this factor since the last search from n / 128, a new one begins where it
@@ -56,11 +56,12 @@ class MatrixNormal:
     :math:`\epsilon` that of their precision: what the sums cannot resolve is noise. So A + lambda I is positive definite.
 
     What `posterior` returns depends on the sums alone, to the last bit, where there are fewer than `FOLLOWED` or more than
-    `DOUBLE` features. In between, the factors of the last call are kept, and up to `ON_TOP` examples that are added next are put
-    on top of them, which is far cheaper than factors anew. Then it depends on the calls before as well, by no more than rounding
-    (1e-6 of the largest weight in the tests), unless the evidence has several maxima: there, the one that was found last is kept
-    until a quarter of the examples is new. `state_dict`, `remove` and `merge` forget the factors; so a model that was saved
-    and one that is made from the file go on identically. The examples on top are part of no state and are never saved.
+    `DOUBLE` features. In between, the factors of the last call are kept, and examples that are added next are put on top of them,
+    up to `ON_TOP` times the features, which is far cheaper than factors anew. Then it depends on the calls before as well, by no
+    more than rounding (1e-6 of the largest weight in the tests), unless the evidence has several maxima: there, the one that was
+    found last is kept until a quarter of the examples is new. `state_dict`, `remove` and `merge` forget the factors; so a model
+    that was saved and one that is made from the file go on identically. The examples on top are part of no state and are never
+    saved.
 
     One thread at a time may change a model. A posterior is an immutable snapshot that may be used in any number of others.
 
@@ -100,7 +101,7 @@ class MatrixNormal:
     def _forget(self) -> None:
         """Drop the factors: the next posterior follows from the sums alone."""
         self._found: Found | None = None
-        self._on_top: list[Tensor] = []
+        self._on_top: list[tuple[Tensor, Tensor]] = []
         if self._posterior is not None and self._posterior.factor.added is not None:
             self._posterior = None
 
@@ -142,7 +143,7 @@ class MatrixNormal:
             # around its own mean one example is nothing
             rows = away if new == 1 else torch.cat([rows, away])
             targets = away_targets if new == 1 else torch.cat([targets, away_targets])
-        self._put_on_top(rows)
+        self._put_on_top(rows, targets)
         if self.panels:
             add_products(self.panels, rows.to(self.panels[0].dtype))
         self.cross.addmm_(rows.T, targets)
@@ -160,11 +161,11 @@ class MatrixNormal:
             self.feature_peak = torch.maximum(self.feature_peak, diagonal(self.panels) + self.feature_sum.square() / self.count)
         self.target_peak = torch.maximum(self.target_peak, self.target_square.diagonal())
 
-    def _put_on_top(self, rows: Tensor) -> None:
+    def _put_on_top(self, rows: Tensor, targets: Tensor) -> None:
         if self._found is not None and self._found.factors:
-            self._on_top.append(rows)
-            if sum(map(len, self._on_top)) > ON_TOP:
-                self._found, self._on_top = replace(self._found, factors=()), []
+            self._on_top.append((rows, targets))
+            if sum(len(some) for some, _ in self._on_top) > ON_TOP * self.features:
+                self._found, self._on_top = replace(self._found, factors=(), weights=()), []
 
     def remove(self, phi: Tensor, y: Tensor) -> None:
         """Unlearn examples that were learned before. Without the last one the model is a new one.
@@ -293,8 +294,8 @@ class MatrixNormal:
                 raise InputError("there is no posterior before the first example")
             sums, found = self._centred_sums(), None
             last = self._found
-            if last is not None and last.factors and self._on_top:
-                found = follow(sums, last, torch.cat(self._on_top))
+            if last is not None and last.factors:
+                found = follow(sums, last, *self._all_on_top())
             if found is None:
                 near = last is not None and self.count <= NEAR * last.searched
                 found = search(sums, last if near else None) if self.ridge is None else given(self.ridge, sums)
@@ -303,6 +304,13 @@ class MatrixNormal:
             if FOLLOWED <= self.features <= DOUBLE:
                 self._found = found[1]
         return self._posterior
+
+    def _all_on_top(self) -> tuple[Tensor, Tensor]:
+        """Rows ``[k, F]`` and targets ``[k, C]`` that came since the factors were made."""
+        rows = [self.cross.new_zeros(0, self.features), *(some for some, _ in self._on_top)]
+        pad = torch.nn.functional.pad
+        targets = [pad(some, (0, self.outputs - some.shape[1])) for _, some in self._on_top]
+        return torch.cat(rows), torch.cat([self.cross.new_zeros(0, self.outputs), *targets])
 
     def _centred_sums(self) -> CentredSums:
         mean = self.target_sum / self.count
