@@ -1,4 +1,4 @@
-"""What an answer costs right after learning: the exact head predicts 32 examples after a batch of 32, over the work it cannot avoid.
+"""What an answer costs right after learning: the exact head learns 32 examples and predicts 32, over what cannot be avoided.
 
 The unavoidable is to add the batch's products to the second moments and two triangular solves with its 32 examples, for a factor
 that somebody else would have kept up to date. Ours is all of learning and predicting, with the ridge of the largest evidence,

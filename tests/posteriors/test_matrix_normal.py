@@ -496,6 +496,32 @@ def test_removing_everything_leaves_nothing():
     same_posterior(model, learned(phi[:40], y[:40]))
 
 
+@pytest.mark.parametrize("constant", [False, True])
+def test_features_that_are_computed_again_may_differ_by_their_rounding(branch, constant):
+    # as those of a map do when examples come in batches of another size
+    phi, y = data(60, 30)
+    if constant:
+        phi[:, :29] = phi[0, :29]
+    error = 1 + 1e-6 * torch.randn(60, 30, generator=torch.Generator().manual_seed(3))
+    model = learned(phi, y)
+    for i in range(50):
+        model.remove((phi * error)[i : i + 1], y[i : i + 1])
+    close(model.posterior().mean(phi[50:]), learned(phi[50:], y[50:]).posterior().mean(phi[50:]), 1e-2)
+    for i in range(50, 60):
+        model.remove((phi * error)[i : i + 1], y[i : i + 1])
+    assert model.count == 0
+
+
+def test_targets_of_others_and_the_same_example_twice_are_noticed():
+    phi, y = data(20, 30)
+    model = learned(phi, y)
+    with pytest.raises(InputError, match="cannot remove"):
+        model.remove(phi[:2], y[1:3])
+    model.remove(phi[:2], y[:2])
+    with pytest.raises(InputError, match="cannot remove"):
+        model.remove(phi[:1], y[:1])
+
+
 def test_most_can_be_removed_bit_by_bit():
     # what is left is small beside the rounding of what was there
     phi, y = data(20_000, 6, offset=3.0)

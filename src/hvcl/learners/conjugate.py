@@ -84,7 +84,7 @@ class SharedExperts:
     def predict(self, x: Tensor, outputs: int, task: Tensor | None) -> tuple[Tensor, Tensor]:
         """p(y|x) ``[B, outputs]`` and p(m|x) ``[B, experts]``, which a given task id determines."""
         p = self.head.log_probabilities(self.features(x)).exp()
-        experts, labels = torch.tensor(list(self.columns)).T
+        experts, labels = self._pairs(p).T
         share = self._shares(p) if task is None else _one_expert(task, int(experts.max()) + 1)
         return p.new_zeros(len(x), outputs).index_add_(1, labels, p), share
 
@@ -94,8 +94,12 @@ class SharedExperts:
 
     def _shares(self, p: Tensor) -> Tensor:
         """p(m|x) from p(m, y|x) ``[B, columns]``."""
-        experts, _ = torch.tensor(list(self.columns)).T
+        experts, _ = self._pairs(p).T
         return p.new_zeros(len(p), int(experts.max()) + 1).index_add_(1, experts, p)
+
+    def _pairs(self, p: Tensor) -> Tensor:
+        """(expert, label) of every column of p ``[columns, 2]``; columns that have come since p was computed are not in it."""
+        return torch.tensor(list(self.columns)[: p.shape[1]])
 
     def merge(self, other: SharedExperts, first: int) -> None:
         """Add what others with the same feature map have learned; their expert m becomes expert `first` + m."""

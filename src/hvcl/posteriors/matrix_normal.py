@@ -26,6 +26,13 @@ FOLLOWED = 512
 ON_TOP = 1 / 6
 """Rows, as a fraction of the features, that are put on top of kept factors before the moments are factorised anew."""
 
+AGAIN = 1e-4
+"""Relative error that `remove` allows features to have: a map that computes in single precision gives others, by about 1e-6, when
+the same examples come in a batch of another size."""
+
+STILL = 0.03
+"""Standard deviation relative to the mean below which that error is one of the mean."""
+
 NEAR = 1.25
 """As long as the examples have grown by no more than this factor since the last search from n / 128, a new one begins where it
 ended."""
@@ -53,7 +60,9 @@ class MatrixNormal:
     The ridge :math:`\lambda` (prior precision over noise precision) and :math:`\sigma^2` maximise the evidence
     (`hvcl.posteriors.evidence`), unless a ridge is given. It is at least the rounding of the sums,
     :math:`4 \epsilon_{64} tr R + 2 \epsilon F^{-1/2} tr R`, with R the largest second moments around `centre` so far and
-    :math:`\epsilon` that of their precision: what the sums cannot resolve is noise. So A + lambda I is positive definite.
+    :math:`\epsilon` that of their precision, and more where examples were removed, whose features may have been computed
+    again in single precision: what the sums cannot resolve is noise. Should A + lambda I not be positive definite even so, the
+    ridge is doubled until it is.
 
     What `posterior` returns depends on the sums alone, to the last bit, where there are fewer than `FOLLOWED` or more than
     `DOUBLE` features. In between, the factors of the last call are kept, and examples that are added next are put on top of them,
@@ -84,6 +93,7 @@ class MatrixNormal:
         double = torch.float64
         self.count = 0
         self.peak = 0  # the largest count so far
+        self.gone = 0.0  # weight of all that was removed: sum of squares relative to the peaks
         self.updates = 0  # additions and removals: rounding grows with their root
         self.panels = empty_panels(self.features, double if self.features <= DOUBLE else torch.float32)
         self.centre = torch.zeros(self.features, dtype=double)
@@ -172,8 +182,8 @@ class MatrixNormal:
 
         Raises:
             InputError: if what would be left cannot be sums over examples; then nothing has changed. Features and targets that
-                would be left must have second moments without a negative eigenvalue beyond rounding. This shows every example
-                that is linearly independent of those learned, and one that outweighs them in some direction, but no other.
+                would be left must have second moments without a negative eigenvalue beyond rounding (`AGAIN`). This shows an
+                example that is linearly independent of those learned, or outweighs them in some direction, but no other.
         """
         self._check(phi, y)
         if len(phi) > self.count:
@@ -192,9 +202,14 @@ class MatrixNormal:
         panels = [panel.clone() for panel in self.panels]
         add_products(panels, rows.to(panels[0].dtype), -1)
         cross, square = self.cross - rows.T @ lines, self.target_square - lines.T @ lines
-        peaks = torch.cat([self.feature_peak, self.target_peak + self.peak * (self.target_sum / self.count).square()])
+        # what rounding is relative to
+        feature_peak = self.feature_peak + self.peak * (STILL * self.centre).square()
+        target_peak = self.target_peak + self.peak * (self.target_sum / self.count).square()
+        peaks = torch.cat([feature_peak, target_peak])
+        weight_gone = float((rows.square().sum(0) / feature_peak.clamp_min(1e-300)).sum())
+        gone = self.gone + weight_gone + AGAIN * len(rows) * self.features / self.peak
         sums = None if left else torch.cat([feature_sum, target_sum])
-        if not self._plausible(panels, cross, square, peaks, sums) or bool(rows[:, self.feature_peak == 0].any()):
+        if not self._plausible(panels, cross, square, peaks, gone, sums) or bool(rows[:, feature_peak == 0].any()):
             raise InputError(
                 "cannot remove these examples: the second moments would stop being positive definite, "
                 "so they cannot all have been learned"
@@ -203,18 +218,20 @@ class MatrixNormal:
             self._clear(self.outputs)
             return
         self.panels, self.cross, self.target_square = panels, cross, square
-        self.feature_sum, self.target_sum, self.count = feature_sum, target_sum, left
+        self.feature_sum, self.target_sum, self.count, self.gone = feature_sum, target_sum, left, gone
         self._changed()
         self._forget()
 
-    def _plausible(self, panels: list[Tensor], cross: Tensor, square: Tensor, peaks: Tensor, sums: Tensor | None) -> bool:
+    def _plausible(
+        self, panels: list[Tensor], cross: Tensor, square: Tensor, peaks: Tensor, gone: float, sums: Tensor | None
+    ) -> bool:
         """Whether sums can be those of examples, up to rounding relative to the largest sums of squares that there have been.
 
         Second moments of features and targets together must be positive semi-definite. If no example is left, nothing but
-        rounding may be left of them, and of the `sums` of features and targets.
+        rounding may be left of them, and of the `sums` of features and targets. `gone` is the weight of all that was removed.
         """
         size, rounding = len(peaks), self._rounding()
-        if sums is not None and bool((sums.abs() > rounding * (self.peak * peaks).sqrt()).any()):
+        if sums is not None and bool((sums.abs() > (rounding + AGAIN) * (self.peak * peaks).sqrt()).any()):
             return False
         matrix = torch.zeros(size, size, dtype=panels[0].dtype)
         lower_triangle(panels, matrix)
@@ -222,8 +239,8 @@ class MatrixNormal:
         unit = torch.where(peaks > 0, peaks.rsqrt(), 0).to(matrix.dtype)
         matrix.mul_(unit).mul_(unit.unsqueeze(1))
         if sums is not None:
-            return float(matrix.tril_().abs().max()) <= rounding
-        matrix.diagonal().add_(rounding)
+            return float(matrix.tril_().abs().max()) <= rounding + 2 * AGAIN
+        matrix.diagonal().add_(rounding + AGAIN * gone)
         return int(cholesky_ex(matrix)[1]) == 0
 
     def _rounding(self) -> float:
@@ -268,6 +285,7 @@ class MatrixNormal:
         self.count += other.count
         self.peak += other.peak
         self.updates += other.updates
+        self.gone += other.gone
         self.feature_peak = self.feature_peak + other.feature_peak
         self.target_peak[columns] += other.target_peak
         self._changed()
@@ -320,8 +338,9 @@ class MatrixNormal:
         far = mean.abs() * math.sqrt(self.peak)
         constant = spread <= rounding * (self.target_peak + self.target_peak.sqrt() * far) + (64 * epsilon * far).square()
         spread[constant], cross[:, constant] = 0, 0
-        trace = float(self.feature_peak.sum())
+        trace, single = float(self.feature_peak.sum()), torch.finfo(torch.float32).eps
         floor = (4 * epsilon + 2 * torch.finfo(self.panels[0].dtype).eps / math.sqrt(self.features)) * trace
+        floor += 2 * single * math.sqrt(self.gone) * trace / self.features  # of features that were computed again
         feature_mean = self.centre + self.feature_sum / self.count
         return CentredSums(self.count, feature_mean, mean, self.target_sum.clone(), self.panels, cross, spread, floor)
 
@@ -333,6 +352,7 @@ class MatrixNormal:
         return {
             "count": self.count,
             "peak": self.peak,
+            "gone": self.gone,
             "updates": self.updates,
             "panels": list(self.panels),
             **{name: getattr(self, name) for name in self._shapes(self.outputs)},
@@ -359,6 +379,7 @@ class MatrixNormal:
             if tuple(state[name].shape) != shape or state[name].dtype != torch.float64:
                 raise RunError(f"the saved {name} is {state[name].dtype} of shape {tuple(state[name].shape)}, expected {shape}")
         self.count, self.peak, self.updates = int(state["count"]), int(state["peak"]), int(state["updates"])
+        self.gone = float(state["gone"])
         self.panels = [panel.clone() for panel in state["panels"]]
         for name in expected:
             setattr(self, name, state[name].clone())
