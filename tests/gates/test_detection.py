@@ -1,0 +1,114 @@
+"""Which changes of a stream the generative gate finds, and which streams without a change it leaves alone."""
+
+import math
+
+import pytest
+import torch
+
+from hvcl.gates import GenerativeGate
+
+DIM = 10
+
+
+def random(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def examples(n, seed, *, labels=2, task=0, minority=None, noise="normal"):
+    """Correlated examples of a task: the means of labels are drawn anew for each task, with a standard deviation of 1."""
+    fixed, draw = random(1000), random(100 * seed + task)
+    mixing = torch.randn(DIM, DIM, generator=fixed, dtype=torch.float64) / math.sqrt(DIM) + torch.eye(DIM, dtype=torch.float64)
+    means = torch.randn(8, labels, DIM, generator=fixed, dtype=torch.float64)[task]
+    y = torch.randint(0, labels, (n,), generator=draw)
+    if minority is not None:
+        y = (torch.rand(n, generator=draw) < minority).long()
+    e = torch.randn(n, DIM, generator=draw, dtype=torch.float64)
+    if noise == "t":
+        e = e / torch.randn(n, 1, 3, generator=draw, dtype=torch.float64).square().mean(2).sqrt()
+    return means[y] + e @ mixing, y
+
+
+def feed(gate, z, y, batch):
+    labels = [None] * math.ceil(len(z) / batch) if y is None else y.split(batch)
+    return torch.cat([gate.observe(*part) for part in zip(z.split(batch), labels, strict=True)])
+
+
+# -- changes that are found ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0.7, 1.0, 3.0, 30.0])
+@pytest.mark.parametrize("batch", [16, 256])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_an_abrupt_shift_of_the_mean_opens_one_expert(size, batch, labelled):
+    """All columns move by `size` deviations; the new expert has all examples but the first 144 at the latest."""
+    z, y = examples(1024, 1)
+    gate = GenerativeGate(DIM)
+    assert (feed(gate, z[:768], y[:768] if labelled else None, batch) == 0).all()
+    after = feed(gate, z[768:] + size, y[768:] if labelled else None, batch)
+    assert (after[144 if batch < 256 else 0 :] == 1).all()
+    assert gate.experts == 2
+
+
+def test_a_shift_of_one_column_among_ten_is_found():
+    z, y = examples(1536, 2)
+    gate = GenerativeGate(DIM)
+    feed(gate, z[:1024], y[:1024], 256)
+    z[1024:, 3] += 2.5
+    assert (feed(gate, z[1024:], y[1024:], 256) == 1).all()
+
+
+@pytest.mark.parametrize("batch", [16, 256])
+def test_labels_that_mean_something_else_open_an_expert(batch):
+    """Domain-IL: the same inputs with exchanged labels, a change of the means given the label and of nothing else."""
+    z, y = examples(1280, 3)
+    gate = GenerativeGate(DIM)
+    assert (feed(gate, z[:768], y[:768], batch) == 0).all()
+    assert (feed(gate, z[768:], 1 - y[768:], batch)[144:] == 1).all()
+    assert gate.experts == 2
+
+
+@pytest.mark.parametrize("batch", [16, 256])
+def test_new_labels_open_an_expert(batch):
+    z, y = examples(1280, 4)
+    gate = GenerativeGate(DIM)
+    assert (feed(gate, z[:768], y[:768], batch) == 0).all()
+    assert (feed(gate, z[768:], 2 + y[768:], batch)[144:] == 1).all()
+    assert gate.experts == 2
+
+
+@pytest.mark.parametrize(("labels", "batch"), [(2, 256), (2, 20), (20, 256), (50, 256)])
+def test_tasks_that_come_back_find_their_experts(labels, batch):
+    gate = GenerativeGate(DIM)
+    order = [0, 1, 2, 0, 2, 1]
+    for visit, task in enumerate(order):
+        experts = feed(gate, *examples(512, 10 + visit, labels=labels, task=task), batch)
+        assert (experts[144 if batch < 256 else 0 :] == task).all()
+    assert gate.experts == 3
+
+
+def test_a_mixture_of_known_tasks_opens_nothing():
+    gate = GenerativeGate(DIM)
+    for task in (0, 1):
+        feed(gate, *examples(768, 20 + task, task=task), 256)
+    z, y = (torch.cat(pair) for pair in zip(examples(512, 30), examples(512, 31, task=1), strict=True))
+    truth = torch.arange(1024) // 512
+    order = torch.randperm(1024, generator=random(0))
+    experts = feed(gate, z[order], y[order], 256)
+    assert gate.experts == 2
+    assert (experts == truth[order]).double().mean() > 0.85  # one in ten examples lies between the two
+
+
+@pytest.mark.parametrize("noise", ["normal", "t"])
+def test_a_shift_of_an_imbalanced_stream_is_found(noise):
+    z, y = examples(2048, 5, minority=0.05, noise=noise)
+    gate = GenerativeGate(DIM)
+    assert (feed(gate, z[:1536], y[:1536], 256) == 0).all()
+    assert (feed(gate, z[1536:] + 1.5, y[1536:], 256) == 1).all()
+
+
+def test_columns_of_zeros_and_ones_that_change_their_shares_are_found_in_the_second_batch_at_the_latest():
+    draw = random(6)
+    before, after = (torch.rand(n, DIM, generator=draw) for n in (1024, 512))
+    gate = GenerativeGate(DIM)
+    assert (feed(gate, (before < 0.3).double(), None, 256) == 0).all()
+    assert (feed(gate, (after < 0.6).double(), None, 256)[256:] == 1).all()
