@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from hvcl.core.errors import InputError
 from hvcl.gates import GenerativeGate
 
 DIM = 10
@@ -36,7 +37,7 @@ def feed(gate, z, y, batch):
 # -- changes that are found ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [0.7, 1.0, 3.0, 30.0])
+@pytest.mark.parametrize("size", [0.7, 1.0, 3.0, 30.0, 1000.0])
 @pytest.mark.parametrize("batch", [16, 256])
 @pytest.mark.parametrize("labelled", [True, False])
 def test_an_abrupt_shift_of_the_mean_opens_one_expert(size, batch, labelled):
@@ -112,3 +113,53 @@ def test_columns_of_zeros_and_ones_that_change_their_shares_are_found_in_the_sec
     gate = GenerativeGate(DIM)
     assert (feed(gate, (before < 0.3).double(), None, 256) == 0).all()
     assert (feed(gate, (after < 0.6).double(), None, 256)[256:] == 1).all()
+
+
+# -- streams without a change --------------------------------------------------------------------------------------------------
+
+STATIONARY = {
+    "a class of 2 %, three times as spread": ({"minority": 0.02, "spread": 3.0}, 256),
+    "a class of 2 %, three times as spread, small batches": ({"minority": 0.02, "spread": 3.0}, 32),
+    "a class of 0.5 % with heavy tails": ({"minority": 0.005, "noise": "t"}, 256),
+    "offset 1,000": ({"offset": 1e3}, 32),
+    "offset 1e6, large units, imbalanced": ({"offset": 1e6, "scale": 1e6, "minority": 0.02}, 256),
+    "small units": ({"scale": 1e-6}, 256),
+    "each row twice": ({"repeat": 2}, 32),
+    "each row five times": ({"repeat": 5}, 256),
+    "each row sixteen times": ({"repeat": 16}, 256),
+    "heavy tails": ({"noise": "t"}, 256),
+    "heavy tails, twenty labels": ({"noise": "t", "labels": 20}, 256),
+    "single examples, each twice": ({"repeat": 2, "minority": 0.02, "spread": 3.0}, 1),
+}
+
+
+@pytest.mark.parametrize("name", STATIONARY)
+def test_a_stationary_stream_opens_no_second_expert(name):
+    """One stream of 10,000 examples each (2,500 in batches of 32, 400 single ones)."""
+    settings, batch = STATIONARY[name]
+    spread, offset, scale, repeat = (settings.get(k, v) for k, v in (("spread", 1), ("offset", 0), ("scale", 1), ("repeat", 1)))
+    n = {256: 10_000, 32: 2_500, 1: 400}[batch]
+    z, y = examples(n // repeat, 7, **{k: v for k, v in settings.items() if k in ("minority", "noise", "labels")})
+    z = torch.where(y[:, None] == 1, spread * z, z)
+    z, y = (offset * scale + scale * z).repeat_interleave(repeat, 0), y.repeat_interleave(repeat)
+    gate = GenerativeGate(DIM, covariance="diagonal")
+    feed(gate, z, y, batch)
+    assert gate.experts == 1
+    assert gate.outlying < 0.01 * z.numel()
+
+
+@pytest.mark.parametrize(("first", "batch"), [(False, 256), (True, 256), (False, 16)])
+def test_an_outlier_of_any_size_does_no_harm(first, batch):
+    """Also among the first examples; shifts are found and experts recognised as without it."""
+    z, y = examples(1536, 8)
+    shifted = z[1024:] + 3
+    z[0 if first else 300] = 1e10
+    z[700, 2] = -1e99
+    gate = GenerativeGate(DIM)
+    assert (feed(gate, z[:1024], y[:1024], batch) == 0).all()
+    assert gate.outlying >= DIM + 1
+    assert (feed(gate, shifted, y[1024:], batch)[144:] == 1).all()
+    assert (gate.probabilities(shifted).argmax(1) == 1).double().mean() > 0.9
+    assert gate.probabilities(torch.full((2, DIM), 1e99, dtype=torch.float64)).isfinite().all()
+    with pytest.raises(InputError, match="exceed"):
+        gate.observe(torch.full((256, DIM), 1e101, dtype=torch.float64))

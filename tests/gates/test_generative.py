@@ -24,8 +24,15 @@ def task(number, n, dim=20, seed=0, labels=2):
     return means[number, y] + noise @ mixing, y
 
 
-def learned(covariance, n=60, dim=3, **settings):
-    gate = GenerativeGate(dim, covariance=covariance, growing=False, mean_precision=0.5, shrinkage=4.0, scale=0.7, **settings)
+def standardised(dim, **settings):
+    """A gate that takes the features as they are, so that formulas apply to them."""
+    gate = GenerativeGate(dim, growing=False, **settings)
+    gate.standardise(0.0, 1.0)
+    return gate
+
+
+def learned(covariance, n=60, dim=3):
+    gate = standardised(dim, covariance=covariance, mean_precision=0.5, shrinkage=4.0, scale=0.7)
     z, y = task(0, n, dim=dim)
     experts = torch.arange(n) % 3
     gate.learn(z, experts, y)
@@ -91,13 +98,11 @@ def test_probabilities_follow_bayes_rule_with_the_experts_counts():
 @pytest.mark.parametrize("covariance", ["diagonal", "tied"])
 def test_order_and_division_of_the_examples_do_not_matter(covariance):
     gate, z, experts, y = learned(covariance)
-    shuffled = GenerativeGate(3, covariance=covariance, growing=False, mean_precision=0.5, shrinkage=4.0, scale=0.7)
+    shuffled = gate.empty_copy()
     order = torch.randperm(len(z), generator=random())
     for rows in order.split(7):
         shuffled.learn(z[rows], experts[rows], y[rows])
-    first, second = (
-        GenerativeGate(3, covariance=covariance, growing=False, mean_precision=0.5, shrinkage=4.0, scale=0.7) for _ in "ab"
-    )
+    first, second = (gate.empty_copy() for _ in "ab")
     first.learn(z[:20], experts[:20], y[:20])
     second.learn(z[20:], experts[20:], y[20:])
     first.merge(second)
@@ -107,21 +112,32 @@ def test_order_and_division_of_the_examples_do_not_matter(covariance):
 
 
 def test_merging_with_an_offset_appends_the_others_experts():
-    first, second = (GenerativeGate(20, growing=False) for _ in "ab")
+    first = GenerativeGate(20, growing=False)
     first.observe(*task(0, 200))
+    second = first.empty_copy()
     second.observe(*task(1, 200))
     first.merge(second, first.experts)
     assert first.experts == 2
     assert (first.probabilities(task(0, 50, seed=3)[0]).argmax(1) == 0).double().mean() > 0.9
-    assert (first.probabilities(task(1, 50, seed=3)[0]).argmax(1) == 1).double().mean() > 0.9
+    z, _ = task(1, 50, seed=3)
+    assert (first.probabilities(z).argmax(1) == 1).double().mean() > 0.9
     with pytest.raises(InputError, match="equal settings"):
         first.merge(GenerativeGate(20, covariance="diagonal"))
+    other = GenerativeGate(20, growing=False)
+    other.observe(*task(1, 200))
+    before = first.counts
+    with pytest.raises(InputError, match="empty_copy"):
+        first.merge(other)
+    assert torch.equal(first.counts, before)
+    empty = GenerativeGate(20, growing=False)
+    empty.merge(other)
+    assert torch.equal(empty.log_likelihood(z), other.log_likelihood(z))
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "tied"])
 def test_removed_examples_leave_no_trace_and_foreign_ones_are_refused(covariance):
     gate, z, experts, y = learned(covariance)
-    never = GenerativeGate(3, covariance=covariance, growing=False, mean_precision=0.5, shrinkage=4.0, scale=0.7)
+    never = gate.empty_copy()
     never.learn(z[:40], experts[:40], y[:40])
     x = torch.randn(9, 3)
     before = gate.log_likelihood(x)

@@ -41,6 +41,9 @@ class SharedExperts:
         self.columns: dict[tuple[int, int], int] = {}
         random = torch.Generator().manual_seed(0)
         self.gate = make_gate(SKETCH, "tied")
+        if self.gate is not None:
+            # the features are standardised, and the gates of learners with the same map can merge
+            self.gate.standardise(0.0, 1.0)
         self.projection = torch.randn(features.features, SKETCH, generator=random) / features.features**0.5
 
     @property
@@ -149,7 +152,14 @@ class SeparateExperts:
         flat = x.float().flatten(1)
         self.shift = flat.mean(0)
         self.scale = (flat - self.shift).square().mean().sqrt().clamp_min(1e-6)
-        self.gate = self.make_gate(flat.shape[1], "diagonal")
+        self.gate = self._standardised_gate()
+
+    def _standardised_gate(self) -> GenerativeGate:
+        """A gate on inputs that `_gate_input` has standardised."""
+        gate = self.make_gate(len(self.shift), "diagonal")
+        assert gate is not None
+        gate.standardise(0.0, 1.0)
+        return gate
 
     def _gate_input(self, x: Tensor) -> Tensor:
         return (x.float().flatten(1) - self.shift) / self.scale
@@ -213,8 +223,7 @@ class SeparateExperts:
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, into an object that has learned nothing."""
         self.shift, self.scale = state["shift"], state["scale"]
-        self.gate = self.make_gate(len(self.shift), "diagonal")
-        assert self.gate is not None
+        self.gate = self._standardised_gate()
         self.gate.load_state_dict(state["gate"])
         for number, (features, head) in enumerate(zip(state["maps"], state["heads"], strict=True)):
             self.maps.append(self.new_map(number))

@@ -13,9 +13,13 @@ from hvcl.core.errors import InputError
 from hvcl.features import FeatureChoice, FeatureMap, InputFeatures, PatchFeatures
 from hvcl.gates import GenerativeGate
 from hvcl.gates.generative import Covariance
+from hvcl.gates.standardise import location_and_scale
 from hvcl.learners.base import State
 from hvcl.learners.conjugate import SharedExperts
 from hvcl.learners.warmup import Batch, WarmUp
+
+FLOOR = 0.1
+"""Smallest spread of a feature that the gate standardises with, as a share of the median one."""
 
 Recognition = Literal["gaussians", "evidence"]
 
@@ -163,6 +167,9 @@ class FeatureGate:
         self._make_gate(features)
         assert self.gate is not None
         if self.shared is None:
+            centre, spread = location_and_scale(phi.double())
+            # a feature that hardly varies on the first examples may vary later: do not blow it up
+            self.gate.standardise(centre, spread.clamp_min(FLOOR * float(spread.median())))
             self.gate.learn(phi, first, y)
         else:
             self.gate.learn(phi @ self.shared.projection, first, y)
