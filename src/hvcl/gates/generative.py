@@ -15,18 +15,44 @@ differ a lot (permuted pixels); "tied" is the better recogniser wherever d^2 num
 from __future__ import annotations
 
 import copy
+import itertools
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from hvcl.core.errors import InputError, RunError
-from hvcl.gates.shift import Repeats, ShiftTest, Sketch
+from hvcl.gates.calibration import Calibration
+from hvcl.gates.shift import FREEDOM, Repeats, ShiftTest, Sketch
 from hvcl.gates.standardise import LARGEST, compressed, location_and_scale
 from hvcl.gates.statistics import ComponentStatistics, cholesky, whiten
 
 Covariance = Literal["diagonal", "tied"]
+
+
+@dataclass(frozen=True)
+class ColumnShift:
+    """By how much the mean of every feature differs between two experts, in standard deviations within them."""
+
+    labels: Tensor
+    """Labels that both have seen ``[L]``; -1 alone if all examples are compared, or none had a label."""
+    shift: Tensor
+    """Given the label ``[L, dim]``."""
+    error: Tensor
+    """Its standard error ``[L]``, the same for all features."""
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the shifts over the labels ``[dim]``, each weighted by its precision; opposite shifts cancel out."""
+        weight = self.error.pow(-2)
+        return weight @ self.shift / weight.sum()
+
+    @property
+    def mean_error(self) -> float:
+        """Standard error of `mean`."""
+        return 1 / math.sqrt(float(self.error.pow(-2).sum()))
 
 
 class GenerativeGate:
@@ -60,6 +86,14 @@ class GenerativeGate:
     to 0.5 %, offsets up to 1e6 deviations, scales from 1e-6 to 1e6, rows repeated up to 16 times in a row, and tails as heavy as
     Student's t with 3 degrees of freedom (`tests/gates/test_detection.py` has a sample of these).
 
+    **How many experts.** At most `max_experts`; without a bound, a stream that drifts or is sorted opens one after another. With
+    `merging`, two experts of at least 2 `window` examples each that have become one (the evidence that their means differ is
+    below half the prior log odds) are joined by addition: the smaller is closed, and its number is not given again. With
+    `expiry`, experts that had no example among the last `expiry` ones are dropped: what they knew is forgotten. Closed experts
+    keep their number and have probability zero; `merged` and `follow` say who answers for them. A shift that is found when there
+    are `max_experts` joins the two nearest experts to make room, if there is `merging`; else the examples go to the most likely
+    one.
+
     Args:
         dim: number of features.
         covariance: "tied" (d^2 numbers in all) or "diagonal" (2 d numbers a component).
@@ -73,6 +107,9 @@ class GenerativeGate:
         sketch: size of the random projection, k; no projection if dim is not larger.
         window: smallest number of examples that are tested for a shift.
         growing: whether detected shifts open experts; otherwise only `new_expert` does.
+        max_experts: open experts at any time, at most (`learn` opens those it is given all the same); None: no bound.
+        merging: whether experts that have become one are joined.
+        expiry: examples after which an expert that had none of them is dropped; None: never.
         seed: of the projection.
     """
 
@@ -89,12 +126,18 @@ class GenerativeGate:
         sketch: int = 128,
         window: int = 128,
         growing: bool = True,
+        max_experts: int | None = None,
+        merging: bool = False,
+        expiry: int | None = None,
         seed: int = 0,
     ) -> None:
         if covariance not in ("diagonal", "tied"):
             raise InputError(f"covariance must be 'diagonal' or 'tied', got {covariance!r}")
         if dim < 1 or sketch < 1 or window < 2:
             raise InputError(f"dim and sketch must be at least 1, window at least 2, got {dim}, {sketch}, {window}")
+        for name, limit in {"max_experts": max_experts, "expiry": expiry}.items():
+            if limit is not None and limit < 1:
+                raise InputError(f"{name} must be at least 1, or None, got {limit}")
         numbers = {"concentration": concentration, "scale": scale, "mean_precision": mean_precision}
         for name, value in {**numbers, "shrinkage": shrinkage, "temperature": temperature}.items():
             if not value > 0:
@@ -108,6 +151,7 @@ class GenerativeGate:
         self.temperature = temperature
         self.window = window
         self.growing = growing
+        self.max_experts, self.merging, self.expiry = max_experts, merging, expiry
         self.seed = seed
         self.current = 0
         """The expert that the last examples were assigned to."""
@@ -117,6 +161,11 @@ class GenerativeGate:
         """Spread of the features ``[dim]``."""
         self.outlying = 0
         """Values of learned features that were compressed because they lie far from the centre."""
+        self.merged: dict[int, int] = {}
+        """Experts that were joined with others, and with which: the open (or dropped) ones that answer for them now."""
+        self._seen = 0  # examples so far
+        self._used: dict[int, int] = {}  # open experts, and the examples so far when each was last given one
+        self._calibration = Calibration()
         self._due = True  # the next examples open an expert without a test
         self._sketch = Sketch(dim, sketch, seed)
         self._repeats = Repeats(dim)
@@ -130,13 +179,23 @@ class GenerativeGate:
 
     @property
     def experts(self) -> int:
-        """Number of experts so far."""
+        """Number of experts so far, closed ones included: numbers are not given again."""
         return max([self._learned.experts, *(int(experts.max()) + 1 for _, experts, _ in self._waiting)])
 
     @property
     def counts(self) -> Tensor:
         """Examples that each expert has learned from ``[experts]``."""
         return self._ready()._learned.expert_counts
+
+    @property
+    def open(self) -> list[int]:
+        """The experts that are not closed."""
+        return self._ready()._learned.open
+
+    def follow(self, experts: Tensor) -> Tensor:
+        """Who answers now for `experts`, numbers that `observe` gave earlier: those that were joined with others are replaced."""
+        numbers = torch.tensor([self.merged.get(expert, expert) for expert in range(int(experts.max()) + 1)], dtype=torch.long)
+        return numbers[experts]
 
     @property
     def num_parameters(self) -> int:
@@ -163,6 +222,7 @@ class GenerativeGate:
         made._learned, made._held = self._learned.empty(), self._learned.empty()
         made._repeats, made._held_rows = Repeats(self.dim), torch.zeros_like(self._held_rows)
         made.current, made.outlying, made._due = 0, 0, True
+        made.merged, made._seen, made._used, made._calibration = {}, 0, {}, Calibration()
         made._changed()
         return made
 
@@ -190,7 +250,10 @@ class GenerativeGate:
         sketch = self._sketch(z)
         counts = self._repeats.counts(cells)
         if self._due:
-            self.current, self._due = self.experts, False
+            self._due = False
+            if self._can_open:
+                self._make_room()
+                self.current = self.experts
             experts = torch.full_like(labels, self.current)
         elif not self.growing or self._too_few_to_test(len(z)):
             experts = torch.full_like(labels, self.current)
@@ -198,11 +261,16 @@ class GenerativeGate:
             return self._hold(z, sketch, labels, counts, outlying)
         else:
             self._commit()
-            experts = self._shift_test().assign(sketch, labels, self.current, self._repeats.of(counts))
+            repeats = self._repeats.of(counts)
+            experts = self._shift_test().assign(sketch, labels, self.current, repeats, room=self._can_open)
+            if int(experts.max()) == self.experts:
+                self._make_room()
+                experts = self.follow(experts)
             self.current = int(experts.mode()[0])
         self._add(z, sketch, experts, labels, cells)
         self.outlying += outlying
-        return experts
+        self._tidy()
+        return self.follow(experts)
 
     @torch.no_grad()
     def learn(self, z: Tensor, experts: Tensor, y: Tensor | None = None) -> None:
@@ -233,7 +301,7 @@ class GenerativeGate:
             raise InputError("cannot remove these examples: none were learned")
         z, outlying = ready._standardised(z)
         part = self._learned.empty()
-        part.add(z, self._sketch(z), experts.long().cpu(), labels)
+        part.add(z, self._sketch(z), self.follow(experts.long().cpu()), labels)
         ready._commit()
         ready._learned.subtract(part)
         ready.outlying -= outlying
@@ -262,6 +330,10 @@ class GenerativeGate:
         for part in (other._learned, other._held):
             ready._learned.merge(part, first)
         ready.outlying += other.outlying
+        ready._seen += other._seen
+        ready._used = ready._used | {expert: ready._seen for expert in ready._learned.open if expert not in ready._used}
+        ready.merged = ready.merged | {expert + first: into + first for expert, into in other.merged.items()}
+        ready._calibration = ready._calibration.plus(other._calibration)
         self._take(ready)
         self._due = self._due and not self.experts
 
@@ -275,6 +347,60 @@ class GenerativeGate:
             raise InputError("the gate has no experts yet: let it observe examples first")
         ready = self._ready()
         return ready._log_likelihood(ready._standardised(z)[0])
+
+    @torch.no_grad()
+    def novelty_p_value(self, z: Tensor) -> Tensor:
+        """The share of learned examples that were at least as far from all they were compared with, ``[B]``: small means novel.
+
+        Flagging p <= alpha has a false-alarm rate of about alpha on examples like those learned, whatever their distribution: the
+        distance (Mahalanobis, in the sketch, to the nearest component) of every learned example is measured before it is learned
+        and counted in a histogram, in which those of the last half of the stream (10,000 examples at most) count most. Examples
+        that open an expert are not counted. p is at least 1 / (1 + their number), and 1 before there are any.
+        """
+        z, _ = self._checked(z, None)
+        if not self.experts:
+            raise InputError("the gate has no experts yet: let it observe examples first")
+        ready = self._ready()
+        return ready._calibration.share(ready._shift_test().distance(self._sketch(ready._standardised(z)[0])))
+
+    @torch.no_grad()
+    def column_shift(self, expert: int, other: int) -> ColumnShift:
+        """By how much the mean of every feature differs between two open experts, given the label: which columns moved.
+
+        Shifts are `expert`'s mean minus `other`'s, in standard deviations within experts and labels, after compression of
+        outliers. Labels that only one has seen are left out; if they have none in common, all examples are compared as if they
+        had no labels.
+        """
+        ready = self._ready()
+        learned = ready._learned
+        for number in (expert, other):
+            if number not in learned.open:
+                raise InputError(f"expert {number} is not open: {learned.open} are")
+        rows = [{label: row for row, (own, label) in enumerate(learned.keys) if own == number} for number in (expert, other)]
+        labels = sorted(rows[0].keys() & rows[1].keys())
+        groups = [[[mine[label]] for label in labels] if labels else [list(mine.values())] for mine in rows]
+        count, effective, total = (
+            [torch.stack([values[group].sum(0) for group in side]) for side in groups]
+            for values in (learned.count, learned.effective, learned.total)
+        )
+        means = [t / n[:, None] for t, n in zip(total, count, strict=True)]
+        squares = (learned.total.square() / learned.count[:, None]).sum(0)
+        if learned.tied:
+            scatter, free = learned.square.diagonal() - squares, learned.examples - len(learned.keys) + float(learned.spare)
+        else:
+            scatter, free = learned.square.sum(0) - squares, learned.examples - len(learned.keys)
+        variance = scatter.clamp_min(0) / max(free, 1.0)
+        if not labels:  # the labels' means vary, too
+            for side, mean in zip(rows, means, strict=True):
+                own = list(side.values())
+                apart = learned.total[own] / learned.count[own, None] - mean
+                variance = variance + 0.5 * (learned.count[own, None] * apart.square()).sum(0) / learned.count[own].sum()
+        deviation = variance.sqrt().clamp_min(1e-12)
+        return ColumnShift(
+            torch.tensor(labels or [-1]),
+            (means[0] - means[1]) / deviation,
+            (1 / effective[0] + 1 / effective[1]).sqrt(),
+        )
 
     def _log_likelihood(self, z: Tensor) -> Tensor:
         """`log_likelihood` of features that are standardised."""
@@ -297,7 +423,10 @@ class GenerativeGate:
         scores = -0.5 * (distance + log_det + self.dim * math.log(2 * math.pi)) - self.spread.log().sum()
         experts = torch.tensor([expert for expert, _ in learned.keys])
         scores = scores + (learned.count / self.counts[experts]).log()  # p(y|m)
-        return torch.stack([scores[:, experts == expert].logsumexp(1) for expert in range(self.experts)], 1)
+        result = scores.new_full((len(z), learned.experts), -torch.inf)
+        for expert in learned.open:
+            result[:, expert] = scores[:, experts == expert].logsumexp(1)
+        return result
 
     def log_probabilities(self, z: Tensor) -> Tensor:
         """log p(m|z), ``[B, experts]``, float64."""
@@ -350,6 +479,7 @@ class GenerativeGate:
         if self._settled is None:
             made = copy.copy(self)
             made._learned, made._held, made._repeats = self._learned.empty(), self._held.empty(), Repeats(self.dim)
+            made._used, made._calibration = {}, Calibration()
             z, experts, labels = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
             made._waiting = []
             made.centre, made.spread = location_and_scale(z)
@@ -361,7 +491,8 @@ class GenerativeGate:
 
     def _take(self, ready: GenerativeGate) -> None:
         """Go on as `ready`, which `_ready` gave."""
-        for name in ("centre", "spread", "outlying", "_learned", "_held", "_held_rows", "_repeats", "_waiting"):
+        statistics = ("_learned", "_held", "_held_rows", "_repeats", "_calibration", "_waiting", "_seen", "_used")
+        for name in ("centre", "spread", "outlying", "merged", *statistics):
             setattr(self, name, getattr(ready, name))
         self._changed()
 
@@ -381,17 +512,80 @@ class GenerativeGate:
         counts = self._repeats.counts(cells)
         first = not bool(self._repeats.recent.any())
         repeats = self._repeats.of_first(cells) if first else self._repeats.of(counts)
+        self._calibrate(z, sketch, experts, labels)
         self._learned.add(z, sketch, experts, labels, repeats)
         self._repeats.remember(counts)
+        self._use(experts)
         self._changed()
+
+    def _use(self, experts: Tensor) -> None:
+        """Note that these experts were given examples."""
+        self._seen += len(experts)
+        self._used = self._used | dict.fromkeys(experts.unique().tolist(), self._seen)
+
+    def _calibrate(self, z: Tensor, sketch: Tensor, experts: Tensor, labels: Tensor) -> None:
+        """Count the distances of examples of known experts, which are not learned yet."""
+        if self._learned.keys:
+            known = torch.isin(experts, torch.tensor(self._learned.open))
+            if bool(known.any()):
+                self._calibration.count(self._shift_test().distance(sketch[known]))
+        elif len(z) >= 4 * FREEDOM:  # the first examples of all: half of them stand for what is known
+            part, half = self._learned.empty(), len(z) // 2
+            part.add(z[:half], sketch[:half], experts[:half], labels[:half])
+            self._calibration.count(self._test_of(part).distance(sketch[half:]))
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether there may be another open expert."""
+        return self.max_experts is None or len(self._learned.open) < self.max_experts
+
+    @property
+    def _can_open(self) -> bool:
+        """Whether there is room for another expert, or can be made."""
+        return self._has_room or (self.merging and len(self._learned.open) > 1)
+
+    def _make_room(self) -> None:
+        """Join the two nearest experts if there is no room for another one."""
+        if not self._has_room:
+            test = self._shift_test()
+            self._join(*min(itertools.combinations(self._learned.open, 2), key=lambda pair: test.between(*pair)))
+
+    def _join(self, one: int, other: int) -> None:
+        """Two experts become one: the one with more examples goes on."""
+        counts = self._learned.expert_counts
+        into, closed = (one, other) if counts[one] >= counts[other] else (other, one)
+        self._learned.join(closed, into)
+        self.merged = {expert: into if old == closed else old for expert, old in self.merged.items()} | {closed: into}
+        self._used = {expert: seen for expert, seen in self._used.items() if expert != closed} | {into: self._seen}
+        self.current = into if self.current == closed else self.current
+        self._changed()
+
+    def _tidy(self) -> None:
+        """Join the current expert with one that has become the same, and drop those that were not used for long."""
+        if self._held.examples:  # they belong to experts that must stay until they are learned
+            return
+        if self.merging:
+            counts, test = self._learned.expert_counts, self._shift_test()
+            grown = [expert for expert in self._learned.open if counts[expert] >= 2 * self.window]
+            others = [expert for expert in grown if expert != self.current] if self.current in grown else []
+            evidence = {other: test.between(self.current, other) for other in others}
+            if evidence and min(evidence.values()) <= test.log_odds / 2:
+                self._join(self.current, min(evidence, key=evidence.__getitem__))
+        if self.expiry is not None:
+            for expert, last in self._used.items():
+                if expert != self.current and self._seen - last > self.expiry:
+                    self._learned.drop(expert)
+                    self._used = {own: seen for own, seen in self._used.items() if own != expert}
+                    self._changed()
 
     def _shift_test(self) -> ShiftTest:
         """The test with what is learned by now."""
         if self._test is None:
-            self._test = ShiftTest(
-                self._learned, concentration=self.concentration, scale=self.scale, mean_precision=self.mean_precision
-            )
+            self._test = self._test_of(self._learned)
         return self._test
+
+    def _test_of(self, learned: ComponentStatistics) -> ShiftTest:
+        return ShiftTest(learned, concentration=self.concentration, scale=self.scale, mean_precision=self.mean_precision)
 
     def _too_few_to_test(self, batch: int) -> bool:
         """Whether too little is learned to test a batch of this size: the current expert then takes it."""
@@ -404,15 +598,21 @@ class GenerativeGate:
         batch.add(z, sketch, torch.full_like(labels, self.current), labels)
         repeats = self._repeats.of(self._held_rows + rows)
         self.current, rejected = self._shift_test().most_likely(self.current, repeats, self._held, batch)
-        if rejected:
+        if rejected and self._can_open:
             self._commit()
+            self._make_room()
             self.current = self.experts
+        else:
+            rejected = False
+            self._calibration.count(self._shift_test().distance(sketch))
         batch.reassign(self.current)
         self._held.merge(batch)
         self._held_rows = self._held_rows + rows
         self.outlying += outlying
+        self._use(torch.full_like(labels, self.current))
         if rejected or self._held.examples >= self.window:
             self._commit()
+            self._tidy()
         return torch.full_like(labels, self.current)
 
     def _commit(self) -> None:
@@ -440,6 +640,10 @@ class GenerativeGate:
             "waiting": [list(part) for part in self._waiting],
             "learned": self._learned.state_dict(),
             "held": self._held.state_dict(),
+            "merged": sorted(map(list, self.merged.items())),
+            "used": sorted(map(list, self._used.items())),
+            "seen": self._seen,
+            "calibration": self._calibration.counts,
             "rows": {"held": self._held_rows, "recent": self._repeats.recent},
             "current": self.current,
             "due": self._due,
@@ -452,6 +656,7 @@ class GenerativeGate:
         centre, spread, rows = state["centre"], state["spread"], state["rows"]
         vectors = [(value, self.dim) for value in (centre, spread) if value is not None]
         vectors += [(rows[name], len(self._held_rows)) for name in ("held", "recent")]
+        vectors += [(state["calibration"], len(self._calibration.counts))]
         if (centre is None) != (spread is None) or any(v.shape != (n,) or v.dtype != torch.float64 for v, n in vectors):
             raise RunError("the saved gate does not fit this one: its centre, spread or row counts have other sizes")
         self._learned.load_state_dict(state["learned"])
@@ -460,6 +665,9 @@ class GenerativeGate:
         waiting = [(*self._checked(z, None if int(y.min()) < 0 else y), experts) for z, experts, y in state["waiting"]]
         self._waiting = [(z.clone(), experts.clone(), labels) for z, labels, experts in waiting]
         self._repeats.recent, self._held_rows = rows["recent"].clone(), rows["held"].clone()
+        self.merged = {int(expert): int(into) for expert, into in state["merged"]}
+        self._used = {int(expert): int(seen) for expert, seen in state["used"]}
+        self._seen, self._calibration = int(state["seen"]), Calibration(state["calibration"].clone())
         self.outlying = int(state["outlying"])
         self.current, self._due = int(state["current"]), bool(state["due"])
         self._changed()

@@ -170,7 +170,12 @@ class ShiftTest:
         """Whitened means of the components."""
         self.spread = ((learned.sketch_diagonal - root.square()).clamp_min(0) / self.unit).mean(1)
         """Scatter of each component, in units of the pooled variance: about its count."""
-        self.experts, self.labels = torch.tensor(learned.keys).T.contiguous()
+        self.numbers = torch.tensor(learned.open)
+        """Numbers of the experts, closed ones left out. Below, an expert is its place among them."""
+        experts, self.labels = torch.tensor(learned.keys).T.contiguous()
+        self.experts = torch.searchsorted(self.numbers, experts)
+        """The expert of each component."""
+        self.counts = torch.zeros(len(self.numbers), dtype=torch.float64).index_add_(0, self.experts, learned.count)
 
     def assign(self, sketch: Tensor, labels: Tensor, current: int, repeats: float = 1.0, *, room: bool = True) -> Tensor:
         """Experts ``[B]`` of a batch that is large enough to be tested by itself; no new ones if there is no `room`.
@@ -194,11 +199,9 @@ class ShiftTest:
             # a label that no expert has seen is evidence for none of them
             own = -0.5 * (white - group.mean[place]).square().sum(1, keepdim=True)
             among = torch.where(scores.isfinite().any(1, keepdim=True), scores, own)
-            among[:, self._closed] = -torch.inf
-            counts = self.learned.expert_counts
-            shares, log_likelihood = mix(among, counts / counts.sum())
+            shares, log_likelihood = mix(among, self.counts / self.counts.sum())
             if log_likelihood > group.log_likelihood():
-                return (among + shares.log()).argmax(1)
+                return self.numbers[(among + shares.log()).argmax(1)]
         return self._open(group, white, place, scores, centre) if room else torch.full_like(labels, best)
 
     def most_likely(self, current: int, repeats: float, *parts: ComponentStatistics) -> tuple[int, bool]:
@@ -216,31 +219,28 @@ class ShiftTest:
         return (squares / (1 + 1 / self.learned.effective)).min(1).values.clamp_min(0) / sketch.shape[1]
 
     def between(self, expert: int, other: int) -> float:
-        """Evidence that two experts do not have the same means: e of the module's docstring, with the pooled scatter."""
-        labels = self.labels[self.experts == other]
-        known = ExpertMeans(self, labels.sort().values)
-        seen = known.seen[expert]
-        size = len(self.unit)
-        free = max(self.learned.examples - len(self.labels) + float(self.learned.spare), 0.0)
-        scatter = torch.eye(size, dtype=torch.float64) * free
-        group = Group(labels.sort().values, known.count[other], known.mean[other], scatter, known.spread[other], free)
-        surprise = label_surprise(group, seen, known.examples[expert], known.distinct[expert])
-        return known.shift(group, expert) + surprise
+        """Evidence that two experts do not have the same means: e of the module's docstring, each as a group of the other's."""
+        return max(self._against(expert, other), self._against(other, expert))
 
-    @property
-    def _closed(self) -> Tensor:
-        """Experts without components ``[experts]``."""
-        return self.learned.expert_counts == 0
+    def _against(self, expert: int, other: int) -> float:
+        """Evidence against the examples of `other` coming from `expert`."""
+        expert, other = torch.searchsorted(self.numbers, torch.tensor([expert, other])).tolist()
+        labels = self.labels[self.experts == other].sort().values
+        known = ExpertMeans(self, labels)
+        count, spread = known.count[other], known.spread[other]
+        # its own scatter is not known, but in the pooled metric scatters are about round
+        scatter = torch.eye(len(self.unit), dtype=torch.float64) * float(spread.sum())
+        return known.evidence(Group(labels, count, known.mean[other], scatter, spread, float(count.sum()) - len(count)), expert)
 
     def _best(self, known: ExpertMeans, group: Group, current: int) -> tuple[int, bool]:
-        """The most likely expert of a whole group among those that are not rejected; if all are, among all of them."""
+        """The number of the most likely expert of a whole group that is not rejected, if there is one; and whether all are."""
         scores = known.group_scores(group)
-        scores[current] += self.log_odds  # streams are sticky: another expert must be better by the prior odds
-        ranking = [expert for expert in scores.argsort(descending=True).tolist() if known.examples[expert] > 0]
+        scores[self.numbers == current] += self.log_odds  # streams are sticky: another must be better by the prior odds
+        ranking = scores.argsort(descending=True).tolist()
         for expert in ranking:
             if known.evidence(group, expert) <= self.log_odds:
-                return expert, False
-        return ranking[0], True
+                return int(self.numbers[expert]), False
+        return int(self.numbers[ranking[0]]), True
 
     def _open(self, group: Group, white: Tensor, place: Tensor, scores: Tensor, centre: Tensor) -> Tensor:
         """A new expert for the batch, or for the share of it that known experts do not explain.
@@ -250,7 +250,7 @@ class ShiftTest:
         likelihood wins. The new means are then refined by EM.
         """
         new = self.learned.experts
-        prior = torch.cat([self.learned.expert_counts, torch.tensor([self.concentration], dtype=torch.float64)])
+        prior = torch.cat([self.counts, torch.tensor([self.concentration], dtype=torch.float64)])
         prior /= prior.sum()
 
         def explain(mean: Tensor) -> tuple[Tensor, float]:
@@ -271,7 +271,7 @@ class ShiftTest:
             mass = torch.zeros(len(mean), 1, dtype=mean.dtype).index_add_(0, place, weight)
             total = torch.zeros_like(mean).index_add_(0, place, weight * white)
             mean = torch.where(mass > 1, total / mass, mean)
-        experts = explain(mean)[0].argmax(1)
+        experts = torch.cat([self.numbers, torch.tensor([new])])[explain(mean)[0].argmax(1)]
         # EM may lose the new expert again; then the whole batch is assigned to it
         return experts if bool((experts == new).any()) else torch.full_like(place, new)
 
@@ -398,7 +398,7 @@ class ExpertMeans:
 
     def __init__(self, test: ShiftTest, labels: Tensor) -> None:
         learned = test.learned
-        experts, size = learned.experts, learned.sketch_dim
+        experts, size = len(test.numbers), learned.sketch_dim
         self.examples = torch.zeros(experts, dtype=torch.float64).index_add_(0, test.experts, learned.effective)
         self.distinct = torch.zeros(experts, dtype=torch.float64).index_add_(0, test.experts, torch.ones_like(learned.count))
         column = torch.searchsorted(labels, test.labels).clamp_max(len(labels) - 1)

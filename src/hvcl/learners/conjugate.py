@@ -98,6 +98,8 @@ class SharedExperts:
     def _shares(self, p: Tensor) -> Tensor:
         """p(m|x) from p(m, y|x) ``[B, columns]``."""
         experts, _ = torch.tensor(list(self.columns)).T
+        if self.gate is not None:
+            experts = self.gate.follow(experts)
         return p.new_zeros(len(p), int(experts.max()) + 1).index_add_(1, experts, p)
 
     def merge(self, other: SharedExperts, first: int) -> None:

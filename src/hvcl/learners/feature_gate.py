@@ -50,6 +50,8 @@ class FeatureGateConfig:
     """Concentration of the gate's Chinese-restaurant prior: larger opens experts more readily."""
     window: int = 128
     """Smallest number of examples that are tested for a shift; smaller batches are tested together."""
+    max_experts: int | None = None
+    """Most experts that the gate opens; then examples after a shift go to the most likely one. None: no bound."""
     warmup: int = 256
     """Examples that the gate's features are fitted to. They are kept until then, and all belong to the first expert."""
 
@@ -193,6 +195,7 @@ class FeatureGate:
             temperature=config.temperature,
             window=config.window,
             growing=self.growing,
+            max_experts=config.max_experts if self.growing else None,
         )
 
     def _choice(self) -> FeatureChoice:

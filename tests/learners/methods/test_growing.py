@@ -313,3 +313,15 @@ def test_huge_inputs_are_learned_from_or_refused_and_predictions_stay_finite(kin
         assert learner.predict(torch.full((2, 6), min(size, 1e30))).isfinite().all()
     feed(learner, events[4:8])
     assert learner.experts == 2
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["inputs", "front", "evidence"])
+def test_the_number_of_experts_can_be_bounded(kind):
+    data = stream(epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, max_experts=2, **SMALL, **kind)
+    feed(learner, data)
+    assert learner.experts == 2
+    assert learner.predict(torch.randn(5, 6)).isfinite().all()
+    assert sum(record.examples for record in learner.expert_log.records) == 1800
+    with pytest.raises(InputError, match="max_experts"):
+        GrowingConfig(max_experts=0)

@@ -73,6 +73,8 @@ class GrowingConfig(FeatureGateConfig, HVCLConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_warmup(self.warmup)
+        if self.max_experts is not None and self.max_experts < 1:
+            raise InputError(f"max_experts must be at least 1, or none, got {self.max_experts}")
         if self.front and self.channels:
             raise InputError("networks on fixed features have no convolutions: leave channels empty, or front out")
         if self.experts != 1 or self.top_k != 1:
