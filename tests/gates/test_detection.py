@@ -128,7 +128,8 @@ STATIONARY = {
     "each row five times": ({"repeat": 5}, 256),
     "each row sixteen times": ({"repeat": 16}, 256),
     "heavy tails": ({"noise": "t"}, 256),
-    "heavy tails, twenty labels": ({"noise": "t", "labels": 20}, 256),
+    "heavy tails, fifty labels": ({"noise": "t", "labels": 50}, 256),
+    "fifty labels, small batches": ({"labels": 50}, 32),
     "single examples, each twice": ({"repeat": 2, "minority": 0.02, "spread": 3.0}, 1),
 }
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hvcl.gates.shift import Group, Repeats, _pools, nearest_in_hull
+from hvcl.gates.shift import Group, Repeats, _pools, label_surprise, nearest_in_hull
 
 
 def test_evidence_is_the_f_statistics_likelihood_ratio():
@@ -86,3 +86,19 @@ def test_nearest_point_of_a_hull():
     inside = torch.tensor([1.0, 2.0]).double()
     torch.testing.assert_close(nearest_in_hull(corners, inside) @ corners, inside, rtol=0, atol=1e-5)
     torch.testing.assert_close(nearest_in_hull(corners, torch.tensor([5.0, 5.0]).double()), torch.tensor([0, 0.5, 0.5]).double())
+
+
+def test_labels_that_were_never_seen_are_evidence_if_there_are_more_than_expected():
+    """An expert has seen 49 labels in 256 examples, so that 16 in 100 may well have others; or 2 labels, and hardly one."""
+
+    def surprise(new, distinct):
+        group = Group(
+            torch.tensor([0, 1]), torch.tensor([100.0 - new, new]), torch.zeros(2, 1), torch.zeros(1, 1), torch.zeros(2), 98
+        )
+        return label_surprise(group, torch.tensor([True, False]), torch.tensor(256.0), torch.tensor(float(distinct)))
+
+    assert surprise(0, 2) == surprise(0, 49) == surprise(3, 49) == surprise(15, 49) == 0
+    assert 0 < surprise(30, 49) < surprise(60, 49) < surprise(60, 2)
+    # by hand: one label, one example; the urn gives new labels B(1 + 100, 1) / B(1, 1) = 1 / 101 in all of 100
+    group = Group(torch.tensor([1]), torch.tensor([100.0]), torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1), 99)
+    assert label_surprise(group, torch.tensor([False]), torch.tensor(1.0), torch.tensor(1.0)) == pytest.approx(math.log(101))

@@ -458,14 +458,15 @@ def label_surprise(group: Group, seen: Tensor, examples: Tensor, distinct: Tenso
     """Evidence of labels that an expert with `examples` examples of `distinct` labels has never `seen`.
 
     The share of examples with unseen labels, at its most likely value, against a Polya urn in which every label that the
-    expert has found so far makes another one likely: log of the ratio for the whole sequence.
+    expert has found so far makes another one likely: log of the ratio for the whole sequence. None if there are fewer of them
+    than the urn expects.
     """
     new, total = float(group.count[~seen].sum()), float(group.count.sum())
-    if not new:
+    a, b = max(float(distinct), 1.0), max(float(examples), 1.0)
+    if new <= total * a / (a + b):
         return 0.0
     old = total - new
-    best = new * math.log(new / total) + (old * math.log(old / total) if old else 0.0)
-    a, b = max(float(distinct), 1.0), max(float(examples), 1.0)
+    best = new * math.log(new / total) + (old * math.log(old / total) if old > 0 else 0.0)
     urn = math.lgamma(a + new) + math.lgamma(b + old) - math.lgamma(a + b + total)
     urn -= math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
     return best - urn
