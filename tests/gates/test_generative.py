@@ -289,6 +289,9 @@ def test_resumes_bit_identically_through_files(covariance, batch, tmp_path):
     assert torch.equal(whole.probabilities(x), second.probabilities(x))
     with pytest.raises(RunError, match="does not fit"):
         GenerativeGate(21, covariance=covariance).load_state_dict(first.state_dict())
+    old = {name: value for name, value in first.state_dict().items() if name != "centre"}
+    with pytest.raises(RunError, match="no centre"):
+        GenerativeGate(20, covariance=covariance, sketch=8).load_state_dict(old)
 
 
 def test_bad_input_is_named_and_changes_nothing():

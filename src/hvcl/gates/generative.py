@@ -653,6 +653,11 @@ class GenerativeGate:
         """Restore what `state_dict` returned; `RunError` if it is of a gate with other settings."""
         if state.get("settings") != self._settings():
             raise RunError(f"the saved gate does not fit this one: saved {state.get('settings')}, here {self._settings()}")
+        missing = sorted(self.state_dict().keys() - state.keys())
+        if missing:
+            raise RunError(
+                f"the saved gate does not fit this one: it has no {', '.join(missing)}. Was it saved by an older version?"
+            )
         centre, spread, rows = state["centre"], state["spread"], state["rows"]
         vectors = [(value, self.dim) for value in (centre, spread) if value is not None]
         vectors += [(rows[name], len(self._held_rows)) for name in ("held", "recent")]
