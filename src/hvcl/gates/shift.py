@@ -14,8 +14,8 @@ which is 1 on average if the group comes from the expert, whatever the distribut
 - Pools P of labels. A label is a pool of its own if h_y is at least `POOL`; rarer ones are pooled until that many examples vouch
   for the mean of their shifts. A mean of three examples is not Gaussian, and must not count as much as one of three hundred.
 - rho_P, the variance of the pool's labels relative to all: the spread of a rare label is not that of the frequent ones, which
-  dominate W and the scatter. It is estimated from the expert's and the group's examples, and is at least the group's own, so that
-  an outlier inflates numerator and denominator alike.
+  dominate W and the scatter. It is estimated from the expert's and the group's examples, and is at least the group's own, that
+  between the shifts of the pool's labels included, so that an outlier inflates numerator and denominator alike.
 - Repeated rows. n examples that are `repeats` times the same rows are n / repeats ones: counts and scatter are divided. `repeats`
   is 1 + (n - 1) times the rate at which two examples of the group are equal, beyond that between this group and those before, for
   columns of a few values coincide by chance, too (`Repeats`).
@@ -360,15 +360,18 @@ class Group:
             return 0.0
         level = float(self.spread.sum()) / expected
         information = 1 / (1 / self.count + variance)
-        offset = (self.mean - centre) * information[:, None]
+        offset = self.mean - centre
         shifts = []
         for pool in _pools(information, seen):
             weight = float(information[pool].sum())
             varied = float((information[pool] * relative[pool]).sum()) / weight
-            free = float(own[pool].sum())
+            mean = information[pool] @ offset[pool] / weight
+            # the labels' own shifts vary about the pool's as their examples do about their means
+            apart = float(information[pool] @ (offset[pool] - mean).square().mean(1))
+            free = float(own[pool].sum()) + len(pool) - 1
             if free >= PRIOR_FREEDOM and level > 0:
-                varied = max(varied, float(self.spread[pool].sum()) / free / level)
-            shifts.append(float(offset[pool].sum(0).square().sum()) / weight / varied)
+                varied = max(varied, (float(self.spread[pool].sum()) + apart) / free / level)
+            shifts.append(weight * float(mean.square().sum()) / varied)
         ratio = sum(shifts) / len(shifts) / (trace / expected)
         if ratio <= 1:
             return 0.0
