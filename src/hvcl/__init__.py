@@ -19,6 +19,7 @@ The rooms of the house, each with one small interface, imported when they are fi
 - `hvcl.objective`: the utility minus information costs, as named terms;
 - `hvcl.streams`: benchmarks and your own arrays as streams of tasks;
 - `hvcl.learners`: every method, by name;
+- `hvcl.estimators`: the same with scikit-learn's conventions, for tables (`hvcl.ContinualClassifier`, `hvcl.ContinualRegressor`);
 - `hvcl.rl`: continual reinforcement learning;
 - `hvcl.runs`: the loop, run folders, exact resume;
 - `hvcl.evaluation`: accuracy matrix, calibration, what the gates know;
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hvcl import core as core
+    from hvcl import estimators as estimators
     from hvcl import evaluation as evaluation
     from hvcl import features as features
     from hvcl import gates as gates
@@ -55,12 +57,16 @@ if TYPE_CHECKING:
     from hvcl.api import load as load
     from hvcl.api import make_stream as make_stream
     from hvcl.api import run as run
+    from hvcl.estimators import ContinualClassifier as ContinualClassifier
+    from hvcl.estimators import ContinualRegressor as ContinualRegressor
 
     __version__: str
 
 _FUNCTIONS = ("create", "load", "make_stream", "run")
+_ESTIMATORS = ("ContinualClassifier", "ContinualRegressor")
 _MODULES = (
     "core",
+    "estimators",
     "evaluation",
     "features",
     "gates",
@@ -81,7 +87,7 @@ _MODULES = (
     "testing",
 )
 
-__all__ = ["__version__", *_FUNCTIONS, *_MODULES]
+__all__ = ["__version__", *_ESTIMATORS, *_FUNCTIONS, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
@@ -90,6 +96,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"hvcl.{name}")
     if name in _FUNCTIONS:
         value = getattr(importlib.import_module("hvcl.api"), name)
+    elif name in _ESTIMATORS:
+        value = getattr(importlib.import_module("hvcl.estimators"), name)
     elif name == "__version__":
         value = importlib.import_module("importlib.metadata").version("hvcl")
     else:

@@ -1,0 +1,8 @@
+"""Estimators with scikit-learn's conventions for streams of rows: tables, sparse rows, pictures."""
+
+from hvcl.estimators.base import load
+from hvcl.estimators.classifier import ContinualClassifier
+from hvcl.estimators.regressor import ContinualRegressor
+from hvcl.estimators.scales import Scales, ScaleWarning
+
+__all__ = ["ContinualClassifier", "ContinualRegressor", "ScaleWarning", "Scales", "load"]
