@@ -9,7 +9,6 @@ from typing import Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hvcl.core.errors import InputError
@@ -70,27 +69,26 @@ class Core(Generic[AnyModel]):
     def learn(self, table: Table, targets: Tensor, group: Key | None, course: Course) -> None:
         """Learn from rows."""
         scales = self.scales.grown(table)
-        largest = [np.zeros(0)]
+        encoded, largest = scales.encode(table)
+        if group is not None:
+            _ = self.model.width  # a model without sums refuses groups before it has learned
+        self.drift.note(largest)
         for rows in self._parts(len(table), course):
-            part, wanted = table.take(rows), targets[torch.from_numpy(rows)]
-            x, beyond = scales.encode(part)
-            if group is not None:
-                phi = self.model.features(x)  # first: a model that has none refuses groups before it has learned
+            x, wanted = encoded[rows], targets[rows]
             self.model.learn(x, wanted)
             self.novelty.add(x, self._units(wanted))
             if group is not None:
-                self.groups.add(group, phi, self.novelty.reduce(x), self.model.indicators(wanted))
-            largest.append(beyond)
+                self.groups.add(group, self.model.features(x), self.novelty.reduce(x), self.model.indicators(wanted))
         self.scales = scales
         if self.forgotten:
             for mark in fingerprints(table, targets):
                 self.forgotten.pop(mark, None)
-        self.drift.note(np.concatenate(largest))
 
-    def _parts(self, count: int, course: Course) -> list[NDArray[np.int64]]:
-        random = np.random.default_rng(course.seed)
-        orders = [np.arange(count) if course.epochs == 1 else random.permutation(count) for _ in range(course.epochs)]
-        return [order[first : first + course.batch] for order in orders for first in range(0, count, course.batch)]
+    def _parts(self, count: int, course: Course) -> list[Tensor]:
+        random = torch.Generator().manual_seed(course.seed)
+        shuffled = course.epochs > 1
+        orders = [torch.randperm(count, generator=random) if shuffled else torch.arange(count) for _ in range(course.epochs)]
+        return [part for order in orders for part in order.split(course.batch)]
 
     def _units(self, targets: Tensor) -> Tensor:
         return targets if self.classes else torch.zeros(len(targets), dtype=torch.long)

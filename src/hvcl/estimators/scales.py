@@ -233,18 +233,19 @@ class Drift:
         self.warned = False
 
     def note(self, largest: NDArray[np.float64]) -> None:
-        """Count rows by their largest standardised numbers."""
-        outside = int((largest > FAR).sum())
-        self.rows, self.outside = self.rows + len(largest), self.outside + outside
-        if outside and not self.warned and self.outside >= max(SOME, MANY * self.rows):
-            self.warned = True
+        """Count rows, before they are learned, by their largest standardised numbers."""
+        new = int((largest > FAR).sum())
+        rows, outside = self.rows + len(largest), self.outside + new
+        if new and not self.warned and outside >= max(SOME, MANY * rows):
             warnings.warn(
-                f"{self.outside} of {self.rows} rows have a column more than {FAR:.0f} spreads from its median in the first rows "
+                f"{outside} of {rows} rows have a column more than {FAR:.0f} spreads from its median in the first rows "
                 f"(just now up to {float(largest.max()):.3g}; from {CLIP:.0f} on values are clipped): the scales are fixed, so "
                 "start a new estimator with rows of today, or transform the column (logarithm, difference) before",
                 ScaleWarning,
                 stacklevel=5,
             )
+            self.warned = True
+        self.rows, self.outside = rows, outside
 
     def state_dict(self) -> State:
         """The counts."""
