@@ -41,6 +41,15 @@ def test_readme_examples_run(number, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("number", range(len(blocks("docs/estimators/README.md"))))
+def test_the_examples_of_the_estimators_run(number, tmp_path):
+    if number == len(blocks("docs/estimators/README.md")) - 1:
+        pytest.importorskip("river")
+    done = execute(blocks("docs/estimators/README.md")[number], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_example_of_the_package_runs(tmp_path):
     lines = hvcl.__doc__.splitlines()
     code = textwrap.dedent("\n".join(line for line in lines if line.startswith("    ") or not line).strip("\n"))

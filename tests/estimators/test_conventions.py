@@ -29,6 +29,13 @@ def test_pipeline_and_grid_search_find_the_setting_that_bends_enough():
     assert search.score(*moons(200, seed=1)) > 0.95
 
 
+@pytest.mark.parametrize("kind", [ContinualClassifier, ContinualRegressor])
+def test_the_order_of_rows_makes_no_difference_to_fit(kind):
+    x, y = blobs(200) if kind is ContinualClassifier else waves(200)
+    order = np.random.default_rng(0).permutation(200)
+    assert np.array_equal(kind(features=30).fit(x, y).predict(x), kind(features=30).fit(x[order], y[order]).predict(x))
+
+
 def test_clone_takes_settings_and_published_scales_and_nothing_that_was_learned():
     x, y = blobs()
     first = ContinualClassifier(features=20).fit(x, y)

@@ -41,14 +41,14 @@ def test_a_value_is_missing_for_the_first_time_in_mid_stream():
     assert model.score(x[200:], y[200:]) > 0.9
 
 
-@pytest.mark.parametrize(("value", "words"), [(np.inf, "infinity"), (-np.inf, "infinity")])
-def test_infinite_values_are_refused_and_nothing_changes(value, words):
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_infinite_values_are_refused_and_nothing_changes(value):
     x, y = blobs(100)
     model = ContinualClassifier(features=30).fit(x, y)
     before = model.predict_proba(x)
     bad = x.copy()
     bad[3, 1] = value
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(ValueError, match="infinity"):
         model.partial_fit(bad, y)
     assert np.array_equal(model.predict_proba(x), before)
 
@@ -71,10 +71,12 @@ def test_categories_are_learned_and_grow_in_mid_stream_up_to_their_cap(name):
     assert model.feature_names_in_.tolist() == ["colour", "size"]
     x, y = rows(shades)
     model.partial_fit(x, y)
-    assert set(model.scales_.categories[0]) == set(shades) - {"pink"} or len(model.scales_.categories[0]) == 4
+    assert len(model.scales_.categories[0]) == 4
     assert model.score(*rows(shades)) > 0.97
     with pytest.raises(InputError, match="not an array"):
         model.predict(np.zeros((2, 2)))
+    alone = ContinualClassifier(features=40).fit(x[["colour"]], y)
+    assert alone.score(x[["colour"]], y) == 1
     missing = frame_of(library, [None, "red"], [0.0, float("nan")])
     assert model.predict_proba(missing).shape == (2, 2)
 

@@ -15,7 +15,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length
 from torch import Tensor
 
-from hvcl.core.errors import InputError, RunError
+from hvcl.core.errors import InputError, RunError, UnknownNameError
 from hvcl.core.random import check_seed
 from hvcl.core.saved import read_saved, write_saved
 from hvcl.core.state import State, copied
@@ -164,7 +164,7 @@ class ContinualEstimator(BaseEstimator, Generic[AnyModel]):  # type: ignore[misc
                 last += 1
             parts = waiting[first:last]
             rows, wanted = Table.joined([part.table for part in parts]), torch.cat([part.targets for part in parts])
-            core.learn(rows, wanted, parts[0].group, course)
+            core.learn(rows, wanted, parts[0].group, course, measured=self.scales is None)
             first = last
         return core
 
@@ -337,6 +337,8 @@ def load(path: str | Path) -> Any:
         made._restore(state["fitted"])
     except RunError:
         raise
+    except UnknownNameError as error:
+        raise RunError(f"{path} cannot be loaded ({error}): install what the method came with") from None
     except (AttributeError, IndexError, InputError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise RunError(f"{path} does not fit this version of hvcl ({error})") from None
     return made

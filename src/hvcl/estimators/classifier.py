@@ -85,7 +85,7 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
     # -- learning ---------------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Forget everything, and learn from all rows; with `exact` the order of the rows makes no difference, to the last bit."""
+        """Forget everything, and learn from all rows; with `exact` the order of a table's rows makes no difference at all."""
         self._reset()
         return self._partial_fit(X, y, None, sample_weight, None, fit=True)
 
@@ -132,7 +132,7 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         if classes is not None:
             labels.add(np.unique(np.asarray(classes)))
         labels.add(y)
-        if fit and not self._order_matters():
+        if fit and table.pictures is None and not self._order_matters():
             order = table.canonical_order(labels.units(y))
             table, y = table.take(order), y[order]
         before, self._labels = self._labels, labels

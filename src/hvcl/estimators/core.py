@@ -66,13 +66,13 @@ class Core(Generic[AnyModel]):
 
     # -- learning ---------------------------------------------------------------------------------------------------------
 
-    def learn(self, table: Table, targets: Tensor, group: Key | None, course: Course) -> None:
-        """Learn from rows."""
+    def learn(self, table: Table, targets: Tensor, group: Key | None, course: Course, measured: bool = False) -> None:
+        """Learn from rows; `measured`: the scales are theirs."""
         scales = self.scales.grown(table)
         encoded, largest = scales.encode(table)
         if group is not None:
             _ = self.model.width  # a model without sums refuses groups before it has learned
-        self.drift.note(largest)
+        self.drift.note(largest[:0] if measured else largest)
         for rows in self._parts(len(table), course):
             x, wanted = encoded[rows], targets[rows]
             self.model.learn(x, wanted)

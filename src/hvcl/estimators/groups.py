@@ -127,7 +127,7 @@ def taken_out(whole: State, part: State, counts: bool) -> State:
         part: state of a model that learned some of the examples.
         counts: whether targets are indicators of classes, whose sums are whole numbers.
     """
-    left: State = {"count": whole["count"] - part["count"], "peak": whole["peak"]}
+    left: State = whole | {"count": whole["count"] - part["count"]}
     if left["count"] < 0:
         raise InputError("cannot take out more rows than were learned")
     for name, value in whole.items():
@@ -173,4 +173,4 @@ def _padded(factor: Tensor, columns: int) -> Tensor:
 def _factor(rows: Tensor) -> Tensor:
     """R of rows = Q R, single precision; also of fewer rows than columns, so that no row is kept as it was."""
     factor: Tensor = torch.linalg.qr(rows, mode="r")[1]
-    return factor.float()
+    return factor.float().contiguous()  # in memory as in a file: sums are then the same to the last bit

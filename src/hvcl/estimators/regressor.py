@@ -75,7 +75,7 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
     # -- learning ---------------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Forget everything, and learn from all rows; their order makes no difference, to the last bit."""
+        """Forget everything, and learn from all rows; the order of a table's rows makes no difference at all."""
         self._reset()
         return self._partial_fit(X, y, sample_weight, None, fit=True)
 
@@ -109,7 +109,7 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
     ) -> Self:
         if rows is not None:
             table, targets = table.take(rows), targets[rows]
-        if fit:
+        if fit and table.pictures is None:
             order = table.canonical_order(targets)
             table, targets = table.take(order), targets[order]
         wanted = torch.from_numpy(np.ascontiguousarray(targets))

@@ -2,10 +2,11 @@ r"""The fixed scales of a stream, taken from its first rows, and the encoding of
 
 Every column of numbers becomes :math:`z = (x - m) / s` with the median m and the spread s of the first rows,
 
-.. math:: s = \max\left(\frac{q_{75} - q_{25}}{1.349},\ \frac{q_{95} - q_{5}}{3 \cdot 3.290}\right),
+.. math:: s = \max\left(\frac{q_{75} - q_{25}}{1.349},\ \frac{q_{95} - q_{5}}{3.290},\ \frac{q_{98}(|x - m|)}{5}\right),
 
-which is the standard deviation of a Gaussian column, and is not moved by outliers; then z is clipped at :math:`\pm 30`. A column
-of which both are zero has its standard deviation for s, and a constant one the size of its value (1 at least). The scales never
+which is the standard deviation of a Gaussian column, and is not moved by outliers as long as they are less than two in a hundred;
+the last term is for columns that are mostly one value. Then z is clipped at :math:`\pm 30`. A column of which all three are zero
+has its range for s, and a constant one the size of its value (1 at least). The scales never
 change again: an exact recursion needs a fixed map.
 
 A missing number becomes the median (z = 0), and a column of its own says that it was missing. A category becomes one of
@@ -270,9 +271,9 @@ def published(scales: Any) -> Scales | None:
 
 def _robust(values: NDArray[np.float64]) -> tuple[float, float]:
     low, first, centre, third, high = np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95])
-    spread = max((third - first) / 1.349, (high - low) / (3 * 3.290))
+    spread = max((third - first) / 1.349, (high - low) / 3.290, np.quantile(np.abs(values - centre), 0.98) / 5)
     if not spread > 1e-9 * abs(centre):
-        spread = float(values.std())
+        spread = float(values.max() - values.min())
     if not spread > 1e-9 * abs(centre):
         spread = max(abs(centre), 1.0)
     return float(centre), float(spread)
