@@ -59,7 +59,7 @@ class Core(Generic[AnyModel]):
     def __init__(self, scales: Scales, model: AnyModel, seed: int, classes: bool) -> None:
         self.scales, self.model, self.classes = scales, model, classes
         self.novelty = Novelty(int(np.prod(scales.input_shape)), seed)
-        self.drift = Drift()
+        self.drift = Drift(len(scales.centre) if scales.shape is None else int(np.prod(scales.shape)))
         self.groups = Groups()
         self.forgotten: dict[int, int] = {}
         """How often rows were forgotten, by their fingerprints."""
@@ -69,10 +69,11 @@ class Core(Generic[AnyModel]):
     def learn(self, table: Table, targets: Tensor, group: Key | None, course: Course, measured: bool = False) -> None:
         """Learn from rows; `measured`: the scales are theirs."""
         scales = self.scales.grown(table)
-        encoded, largest = scales.encode(table)
+        encoded, sizes = scales.encode(table)
         if group is not None:
             _ = self.model.width  # a model without sums refuses groups before it has learned
-        self.drift.note(largest[:0] if measured else largest)
+        if not measured:
+            self.drift.note(sizes, scales.number_names)
         for rows in self._parts(len(table), course):
             x, wanted = encoded[rows], targets[rows]
             self.model.learn(x, wanted)
@@ -146,7 +147,7 @@ class Core(Generic[AnyModel]):
             targets: the numbers here of its targets.
         """
         self.novelty.merge(other.novelty, classes)
-        self.drift.merge(other.drift)
+        self.drift.warned = self.drift.warned or other.drift.warned
         if other.groups.factors:
             self.groups.merge(other.groups, 1 + self.model.width + self.novelty.size, targets, self.model.outputs)
         for mark, count in other.forgotten.items():

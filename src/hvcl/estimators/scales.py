@@ -34,13 +34,16 @@ CLIP = 30.0
 """Standardised numbers are clipped to plus and minus this."""
 
 FAR = 10.0
-"""A row with a standardised number beyond this has left the scales."""
+"""A standardised number beyond this has left the scales."""
 
-MANY = 0.02
-"""Share of rows beyond the scales that is worth a warning, once there are at least `SOME` such rows."""
+MANY = 0.1
+"""Share of the rows of a block in which a column must have left the scales before there is a warning."""
 
 SOME = 20
-"""Rows beyond the scales before there is a warning."""
+"""Number of such rows before there is a warning."""
+
+BLOCK = 1000
+"""Rows that are counted together."""
 
 MAX_COLUMNS = 16_384
 """Most columns that are understood."""
@@ -129,6 +132,13 @@ class Scales:
         return len(self.centre) if len(self.centre) <= MAX_INDICATORS else 1
 
     @property
+    def number_names(self) -> tuple[str, ...] | None:
+        """Names of the columns of numbers, where columns have names."""
+        if self.names is None:
+            return None
+        return tuple(name for name, kind in zip(self.names, self.kinds, strict=True) if kind == "number")
+
+    @property
     def slots(self) -> int:
         """Columns of the encoding that stand for categories."""
         return len(self.categories) * (self.max_categories + 2)
@@ -146,17 +156,17 @@ class Scales:
         return replace(self, categories=tuple((*known, *_new(column, known, self.max_categories)) for known, column in found))
 
     def encode(self, table: Table) -> tuple[Tensor, NDArray[np.float64]]:
-        """Encoded rows, float32, and of every row the largest standardised number before it was clipped."""
+        """Encoded rows, float32, and their standardised numbers without sign, before they were clipped ``[n, columns]``."""
         if table.kinds != self.kinds or table.shape != self.shape:
             raise InputError("these rows do not have the columns of the scales: were the scales made from other data?")
         if table.pictures is not None:
             x = ((table.pictures.double() - self.centre) / self.spread).float()
-            return x, x.flatten(1).abs().amax(1).double().numpy()
+            return x, x.flatten(1).abs().double().numpy()
         with np.errstate(over="ignore"):
             z = (table.numbers - self.centre.numpy()) / self.spread.numpy()
         missing = np.isnan(z)
         z[missing] = 0
-        largest = np.abs(z).max(1, initial=0)
+        sizes = np.abs(z)
         if self.indicators != missing.shape[1]:
             missing = missing.mean(1, keepdims=True)
         parts = [np.clip(z, -CLIP, CLIP), missing]
@@ -165,7 +175,7 @@ class Scales:
             slots = np.zeros((len(column), self.max_categories + 2))
             slots[np.arange(len(column)), [place.get(category, self.max_categories) for category in column]] = 1
             parts.append(slots)
-        return torch.from_numpy(np.concatenate(parts, 1).astype(np.float32)), largest
+        return torch.from_numpy(np.concatenate(parts, 1).astype(np.float32)), sizes
 
     # -- agreement and files ----------------------------------------------------------------------------------------------
 
@@ -224,42 +234,51 @@ class Scales:
 
 
 class Drift:
-    """Counts rows that have left the scales, and warns once when they are many.
+    """Counts numbers that have left the scales, and warns once when they are many.
 
-    A row has left them if one of its numbers lies more than `FAR` spreads from the median.
+    That is when in a block of `BLOCK` rows (or what there is of it so far) at least `SOME` rows, and a share `MANY` of them, have
+    one and the same column more than `FAR` spreads from its median.
+
+    Args:
+        columns: of numbers.
     """
 
-    def __init__(self) -> None:
-        self.rows = self.outside = 0
+    def __init__(self, columns: int) -> None:
+        self.rows = 0
+        self.outside = torch.zeros(columns, dtype=torch.int64)
+        """Rows of the present block that are far out, for each column."""
         self.warned = False
 
-    def note(self, largest: NDArray[np.float64]) -> None:
-        """Count rows, before they are learned, by their largest standardised numbers."""
-        new = int((largest > FAR).sum())
-        rows, outside = self.rows + len(largest), self.outside + new
-        if new and not self.warned and outside >= max(SOME, MANY * rows):
+    def note(self, sizes: NDArray[np.float64], names: tuple[str, ...] | None) -> None:
+        """Count rows, before they are learned, by their standardised numbers without sign ``[n, columns]``."""
+        if self.warned or not sizes.shape[1]:
+            return
+        rows, outside = self.rows + len(sizes), self.outside + torch.from_numpy((sizes > FAR).sum(0))
+        worst = int(outside.argmax())
+        if int(outside[worst]) >= max(SOME, MANY * rows):
             warnings.warn(
-                f"{outside} of {rows} rows have a column more than {FAR:.0f} spreads from its median in the first rows "
-                f"(just now up to {float(largest.max()):.3g}; from {CLIP:.0f} on values are clipped): the scales are fixed, so "
-                "start a new estimator with rows of today, or transform the column (logarithm, difference) before",
+                f"in {int(outside[worst])} of {rows} rows column {names[worst] if names else worst} lies more than {FAR:.0f} "
+                f"spreads from its median in the first rows (just now up to {float(sizes[:, worst].max()):.3g}; from {CLIP:.0f} on "
+                "values are clipped): the scales are fixed, so start a new estimator with rows of today or with `scales` of a wider "
+                "sample, or transform the column (logarithm, difference) before",
                 ScaleWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
             self.warned = True
-        self.rows, self.outside = rows, outside
+        over = rows >= BLOCK
+        self.rows, self.outside = 0 if over else rows, torch.zeros_like(outside) if over else outside
 
     def state_dict(self) -> State:
         """The counts."""
-        return {"rows": self.rows, "outside": self.outside, "warned": self.warned}
+        return {"rows": self.rows, "outside": self.outside.clone(), "warned": self.warned}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned."""
-        self.rows, self.outside, self.warned = int(state["rows"]), int(state["outside"]), bool(state["warned"])
-
-    def merge(self, other: Drift) -> None:
-        """Add the counts of another stream."""
-        self.rows, self.outside = self.rows + other.rows, self.outside + other.outside
-        self.warned = self.warned or other.warned
+        """Restore what `state_dict` returned; `RunError` if it is of other columns."""
+        if state["outside"].shape != self.outside.shape or state["outside"].dtype != torch.int64:
+            raise RunError(
+                f"the saved drift does not fit: it is of {len(state['outside'])} columns, expected {len(self.outside)}"
+            )
+        self.rows, self.outside, self.warned = int(state["rows"]), state["outside"].clone(), bool(state["warned"])
 
 
 def published(scales: Any) -> Scales | None:
