@@ -258,9 +258,9 @@ class Drift:
         if int(outside[worst]) >= max(SOME, MANY * rows):
             warnings.warn(
                 f"in {int(outside[worst])} of {rows} rows column {names[worst] if names else worst} lies more than {FAR:.0f} "
-                f"spreads from its median in the first rows (just now up to {float(sizes[:, worst].max()):.3g}; from {CLIP:.0f} on "
-                "values are clipped): the scales are fixed, so start a new estimator with rows of today or with `scales` of a wider "
-                "sample, or transform the column (logarithm, difference) before",
+                f"spreads from its median in the first rows (just now up to {float(sizes[:, worst].max()):.3g}; from {CLIP:.0f} "
+                "on values are clipped): the scales are fixed, so start a new estimator with rows of today or with `scales` of a "
+                "wider sample, or transform the column (logarithm, difference) before",
                 ScaleWarning,
                 stacklevel=6,
             )
