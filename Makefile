@@ -25,8 +25,9 @@ system:
 demo: $(VENV)/.installed
 	$(BIN)/hvcl demo
 
+# one thread in each process: two that share two cores wait for each other's threads
 test: setup lint types
-	$(BIN)/pytest -q -n 2
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -60,7 +61,7 @@ clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 # -- benchmarks: in an environment of their own, with the peers; ARGS="--quick" for a look -----------------------------------
-.PHONY: bench-runs bench-setup bench-layers bench-breakdown bench-harness bench-features bench-replay bench-rl bench-plot bench-clean
+.PHONY: bench-runs bench-setup bench-layers bench-breakdown bench-harness bench-features bench-replay bench-serving bench-rl bench-plot bench-clean
 BENCH := .venv-bench
 # Avalanche and the peers come without their dependencies, which would bring another torch; what they need is listed after them.
 BENCH_PEERS := avalanche-lib bayesian-torch blitz-bayesian-pytorch stable-baselines3 torchbnn torchvision
@@ -94,6 +95,9 @@ bench-rl: $(BENCH)/.installed
 
 bench-replay: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/replay.py $(ARGS)
+
+bench-serving: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/serving.py $(ARGS)
 
 bench-runs: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/runs.py $(ARGS)

@@ -53,6 +53,8 @@ class Supervised:
     """Settings of the stream, on every benchmark."""
     streams: dict[str, Settings] = field(default_factory=dict)
     """More of them, by benchmark."""
+    learner: Settings = field(default_factory=dict)
+    """Settings of the learner that trials leave open, in place of the benchmark's."""
     initialisations: tuple[int, ...] = (0,)
     """Seeds of the learner: every trial is trained once with each."""
     all_settings: bool = False
@@ -71,7 +73,7 @@ class Supervised:
         from hvcl.runs import RunConfig
 
         stream = self.stream | self.streams.get(trial.benchmark, {}) | trial.stream
-        return RunConfig.make(trial.benchmark, trial.method, (0,), stream, trial.settings)
+        return RunConfig.make(trial.benchmark, trial.method, (0,), stream, self.learner | trial.settings)
 
     def identity(self, trial: Trial) -> Record:
         """Benchmark, method and settings."""

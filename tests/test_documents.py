@@ -41,6 +41,33 @@ def test_readme_examples_run(number, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("number", range(len(blocks("docs/estimators/README.md"))))
+def test_the_examples_of_the_estimators_run(number, tmp_path):
+    if number == len(blocks("docs/estimators/README.md")) - 1:
+        pytest.importorskip("river")
+    done = execute(blocks("docs/estimators/README.md")[number], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_stream_of_the_documents_goes_as_it_is_printed(tmp_path):
+    """The lines of the table stand at the same rows, and the drift is found where it is said."""
+    pytest.importorskip("pandas")
+    page = (ROOT / "docs/streams/README.md").read_text()
+    make, other = blocks("docs/streams/README.md")
+    assert execute(make, tmp_path).returncode == 0
+    command, printed = re.search(r"```\n\$ hvcl (stream .*?)\n(.*?)```", page, flags=re.S).groups()
+    done = subprocess.run(
+        [sys.executable, "-m", "hvcl", *command.split()], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    first = [[line.split()[0], "drift" in line] for line in (done.stderr + done.stdout).splitlines()]
+    assert first == [[line.split()[0], "drift" in line] for line in printed.splitlines()]
+    assert (tmp_path / "runs/stream-payments.html").exists()
+    done = execute(other, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_example_of_the_package_runs(tmp_path):
     lines = hvcl.__doc__.splitlines()
     code = textwrap.dedent("\n".join(line for line in lines if line.startswith("    ") or not line).strip("\n"))

@@ -77,10 +77,9 @@ def gate_cost():
     return "\n".join(lines)
 
 
-def trials(topic):
-    """The recorded trials of a topic by benchmark: what was changed against the first of each, and what came of it."""
+def trials(found):
+    """Recorded trials by benchmark: what was changed against the first of each, and what came of it."""
     parts = []
-    found = load_topic(topic).records()
     for benchmark in dict.fromkeys(record["benchmark"] for record in found):
         same = [record for record in found if record["benchmark"] == benchmark]
         base = same[0]["settings"]
@@ -173,7 +172,9 @@ def documents():
     made[results] = text
     parts = ROOT / "docs" / "hvcl" / "README.md"
     text = parts.read_text()
-    for name, part in {"gates": trials("gates"), "paths": trials("paths"), "budget": budget()}.items():
+    made_of = {name: trials(load_topic(name).records()) for name in ("gates", "retention", "paths")}
+    made_of["paths, earlier"] = trials(read_records(EXPERIMENTS / "paths" / "earlier.jsonl"))
+    for name, part in (made_of | {"budget": budget()}).items():
         text = fill(text, name, part)
     made[parts] = text
     folder = ROOT / "docs" / "methods"

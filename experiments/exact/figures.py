@@ -153,7 +153,7 @@ def moments_of(first, run):
         yield
         return
     mine, theirs = run.learner.experts.head.model, first.learner.experts.head.model
-    mine.panels = theirs.panels
+    mine.panels, mine.feature_peak = theirs.panels, theirs.feature_peak
     if torch.equal(mine.cross, theirs.cross):
         mine._posterior = theirs._posterior
     yield

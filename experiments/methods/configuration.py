@@ -2,21 +2,21 @@
 
     .venv/bin/python -m experiments.methods.configuration          # writes src/hvcl/settings/METHOD.json from the recorded trials
 
-Split MNIST with the epochs of the standard budget, split CIFAR-10 with one epoch, permuted MNIST with one epoch and three
-tasks. The score is the average accuracy over tasks after the last one, on a tenth of the training data that was held out. Every
-method may try as many settings (fewer only where it has fewer to try); of equal scores the first counts. On split MNIST and
-permuted MNIST, methods whose best lay on the edge of what they had tried got a second round (on permuted MNIST so far only `ewc`,
-`si` and `mas`). The settings found in Domain-IL are
-used in every scenario, and those of split CIFAR-10 on split CIFAR-100 as well. Not searched here: `hvcl` (topic gates), `exact`
-(closed form; its settings are those of docs/exact), `hvcl-growing`, `hvcl-paper`, as published, and the methods with a generator
-(topic generative).
+The score is the average accuracy over tasks after the last one, on a tenth of the training data that was held out. Every method
+may try as many settings (fewer only where it has fewer to try); of equal scores the first counts. Split MNIST with the epochs of
+the standard budget; there, methods whose best lay on the edge of what they had tried got a second round. Permuted MNIST with one
+epoch and three tasks, and the best two of each method again over all ten tasks; split CIFAR-10 with one epoch, and the best three
+of each method again with the ten epochs of the standard budget: the scores of those finals count alone. The settings found in
+Domain-IL are used in every scenario, and those of split CIFAR-10 on split CIFAR-100 as well. Not searched here: `hvcl` (topic
+gates), `exact` (closed form; its settings are those of docs/exact), `hvcl-growing` (topic paths), `hvcl-paper`, as published, and
+the methods with a generator (topic generative).
 """
 
 import itertools
 import random
 from pathlib import Path
 
-from experiments.topic import Settings, Supervised, Topic
+from experiments.topic import Final, Settings, Supervised, Topic
 from hvcl.settings import save_searched
 
 BENCHMARKS = ("split-mnist", "permuted-mnist", "split-cifar10")
@@ -38,8 +38,8 @@ METHODS = (
     "ucl",
     "vcl",
 )
-TRIALS = {"split-mnist": 12, "permuted-mnist": 4, "split-cifar10": 6}
-RATES = {"split-mnist": (2e-4, 6e-4, 2e-3), "permuted-mnist": (2e-4, 6e-4), "split-cifar10": (3e-4, 1e-3)}
+TRIALS = {"split-mnist": 12, "permuted-mnist": 12, "split-cifar10": 6}
+RATES = {"split-mnist": (2e-4, 6e-4, 2e-3), "permuted-mnist": (2e-4, 6e-4, 2e-3), "split-cifar10": (3e-4, 1e-3)}
 STREAMS = {"split-mnist": {"epochs": 4}, "permuted-mnist": {"tasks": 3, "epochs": 1}, "split-cifar10": {"epochs": 1}}
 
 # the second axis beside the learning rate
@@ -75,19 +75,19 @@ VALUES = {
         "hal": (0.03, 0.1, 0.3, 1.0),
     },
     "permuted-mnist": {
-        "ewc": (500.0, 5e3),
-        "si": (1.0, 10.0),
-        "mas": (0.1, 1.0),
-        "lwf": (1.0, 4.0),
-        "vcl": (0.1, 0.3),
-        "ucl": (1.0, 10.0),
-        "ucb": (0.1, 0.3),
-        "ncl": (1.0, 10.0),
-        "tlr": (100.0, 1000.0),
-        "er": (256, 512),
-        "agem": (256, 512),
-        "gem": (0.5, 1.0),
-        "hal": (0.1, 0.3),
+        "ewc": (500.0, 5e3, 5.0, 50.0),
+        "si": (1.0, 10.0, 0.1, 100.0),
+        "mas": (0.1, 1.0, 0.001, 0.01),
+        "lwf": (1.0, 4.0, 0.25, 16.0),
+        "vcl": (0.1, 0.3, 0.03, 1.0),
+        "ucl": (1.0, 10.0, 0.1, 100.0),
+        "ucb": (0.1, 0.3, 0.03, 1.0),
+        "ncl": (1.0, 10.0, 0.1, 100.0),
+        "tlr": (100.0, 1000.0, 10.0, 1e4),
+        "er": (256, 512, 64, 128),
+        "agem": (256, 512, 64, 128),
+        "gem": (0.5, 1.0, 0.0, 0.25),
+        "hal": (0.1, 0.3, 0.03, 1.0),
     },
     "split-cifar10": {
         "ewc": (1e3, 1e4, 1e5),
@@ -107,10 +107,10 @@ VALUES = {
 }
 # methods with another optimiser than Adam, or another scale of steps
 OWN_RATES = {
-    "vcl": {"split-mnist": (3e-4, 1e-3, 3e-3), "permuted-mnist": (3e-4, 1e-3), "split-cifar10": (3e-4, 1e-3)},
-    "ucl": {"split-mnist": (3e-4, 1e-3, 3e-3), "permuted-mnist": (3e-4, 1e-3), "split-cifar10": (3e-4, 1e-3)},
-    "ucb": {"split-mnist": (0.01, 0.03, 0.1), "permuted-mnist": (0.01, 0.1), "split-cifar10": (0.01, 0.03)},
-    "ncl": {"split-mnist": (0.005, 0.02, 0.05), "permuted-mnist": (0.05, 0.1), "split-cifar10": (0.005, 0.02)},
+    "vcl": {"split-mnist": (3e-4, 1e-3, 3e-3), "permuted-mnist": (3e-4, 1e-3, 3e-3), "split-cifar10": (3e-4, 1e-3)},
+    "ucl": {"split-mnist": (3e-4, 1e-3, 3e-3), "permuted-mnist": (3e-4, 1e-3, 3e-3), "split-cifar10": (3e-4, 1e-3)},
+    "ucb": {"split-mnist": (0.01, 0.03, 0.1), "permuted-mnist": (0.01, 0.03, 0.1), "split-cifar10": (0.01, 0.03)},
+    "ncl": {"split-mnist": (0.005, 0.02, 0.05), "permuted-mnist": (0.02, 0.05, 0.1), "split-cifar10": (0.005, 0.02)},
 }
 # more for methods whose best lay on the edge of what they had tried
 SECOND_ROUND = {
@@ -120,12 +120,12 @@ SECOND_ROUND = {
         "mas": [{"learning_rate": rate, "strength": s} for s in (100.0, 1e3) for rate in (6e-4, 2e-3, 6e-3)],
         "ncl": [{"learning_rate": rate, "strength": s} for s in (0.1, 1.0) for rate in (0.1, 0.2, 0.5)],
     },
-    "permuted-mnist": {
-        "ewc": [{"learning_rate": rate, "strength": s} for s in (5.0, 50.0) for rate in (6e-4, 2e-3)],
-        "si": [{"learning_rate": rate, "strength": s} for s, rate in ((10.0, 2e-3), (100.0, 6e-4), (100.0, 2e-3), (1.0, 2e-3))],
-        "mas": [{"learning_rate": rate, "strength": s} for s, rate in ((0.01, 6e-4), (0.01, 2e-3), (0.1, 2e-3))],
-    },
 }
+
+# the best of the first trials, which are short, again in full
+FINALS = tuple(Final("permuted-mnist", method, 2, {"tasks": 10}) for method in METHODS) + tuple(
+    Final("split-cifar10", method, 3, {"epochs": 10}) for method in METHODS
+)
 
 
 def space(benchmark: str, method: str) -> list[Settings]:
@@ -152,6 +152,7 @@ TOPIC = Topic(
     benchmarks=BENCHMARKS,
     methods=METHODS,
     space=space,
+    finals=FINALS,
 )
 
 

@@ -8,7 +8,9 @@ the tables answer. On a tenth of the training data that was held out. Asked are:
 gate's Gaussians or what the exact learner's sums say of p(expert|x) (`recognition`); whether a network learns its first layers or
 stands on fixed features (`front`); whether a new expert starts afresh, from the last, or from the one that explains the new data
 best (`start`: the paper's transfer); whether paths share their first layers (`shared`). Split MNIST with four epochs a task,
-permuted MNIST with ten epochs and three tasks, split CIFAR-10 with two epochs, whose settings split CIFAR-100 takes.
+permuted MNIST with ten epochs and three tasks, split CIFAR-10 with two epochs, whose settings split CIFAR-100 takes. A trial on
+split CIFAR-10 takes seven minutes, most of them for patch features; earlier.jsonl has six trials from before these became faster
+(the same features up to 2 % of their variance), which are not counted.
 """
 
 from pathlib import Path
@@ -23,39 +25,45 @@ STREAMS = {
 }
 # in full: what a trial leaves open is as the benchmark has it
 EVIDENCE, GAUSSIANS = {"recognition": "evidence"}, {"recognition": "gaussians"}
-PATCHES = {"filters": 500, "stride": 2, "sizes": (6,), "grid": 2, "mirror": True, "warmup": 1000}
-FRONT = PATCHES | {"front": True, "channels": (), "hidden": (256,)}
-CONV = PATCHES | {"front": False, "channels": (32, 64, 128), "hidden": (256,)}
+PLAIN = {"front": False, "start": "fresh", "shared": 0, "dropout": 0.0, "beta_expert": 0.01}
+PATCHES = {"filters": 500, "stride": 1, "sizes": (5, 8), "grid": 2, "mirror": True, "warmup": 1000}
+FRONT = PLAIN | PATCHES | EVIDENCE | {"front": True, "channels": (), "hidden": (256,), "learning_rate": 3e-4}
+CONV = PLAIN | PATCHES | EVIDENCE | {"channels": (32, 64, 128), "hidden": (256,), "learning_rate": 1e-3}
+FAR = {"stride": 2, "sizes": (6,), "filters": 1000}
+DENSE = PLAIN | GAUSSIANS | {"learning_rate": 1e-3}
 DIGITS = {"front": True, "hidden": (256,), "filters": 160, "sizes": (7,), "grid": 3}
+PIXELS = PLAIN | GAUSSIANS | {"learning_rate": 6e-4}
 SPACE: dict[str, list[Settings]] = {
     "split-mnist": [
-        {"learning_rate": 1e-3},
-        {"learning_rate": 1e-3, "start": "best"},
-        {"learning_rate": 1e-3, "start": "last"},
-        {"learning_rate": 1e-3, "shared": 1},
-        {"learning_rate": 1e-3} | EVIDENCE,
-        {"learning_rate": 1e-3} | DIGITS | GAUSSIANS,
-        {"learning_rate": 1e-3} | DIGITS | EVIDENCE,
+        DENSE,
+        DENSE | {"start": "best"},
+        DENSE | {"start": "last"},
+        DENSE | {"shared": 1},
+        DENSE | EVIDENCE,
+        DENSE | DIGITS,
+        DENSE | DIGITS | EVIDENCE,
     ],
     "permuted-mnist": [
-        {"learning_rate": 6e-4},
-        {"learning_rate": 6e-4, "start": "best"},
-        {"learning_rate": 6e-4, "shared": 1},
-        {"learning_rate": 6e-4, "dropout": 0.2},
-        {"learning_rate": 6e-4, "beta_expert": 0.1},
-        {"learning_rate": 2e-3},
+        PIXELS,
+        PIXELS | {"start": "best"},
+        PIXELS | {"shared": 1},
+        PIXELS | {"dropout": 0.2},
+        PIXELS | {"beta_expert": 0.1},
+        PIXELS | {"learning_rate": 2e-3},
     ],
     "split-cifar10": [
-        {"learning_rate": 1e-3} | FRONT | EVIDENCE,
-        {"learning_rate": 3e-4} | FRONT | EVIDENCE,
-        {"learning_rate": 3e-4} | FRONT | EVIDENCE | {"filters": 1000},
-        {"learning_rate": 1e-3} | FRONT | GAUSSIANS,
-        {"learning_rate": 1e-3, "start": "best"} | FRONT | EVIDENCE,
-        {"learning_rate": 1e-3, "shared": 1} | FRONT | EVIDENCE,
-        {"learning_rate": 1e-3} | CONV | EVIDENCE,
-        {"learning_rate": 1e-3} | CONV | GAUSSIANS,
-        {"learning_rate": 1e-3, "start": "best"} | CONV | EVIDENCE,
-        {"learning_rate": 1e-3, "shared": 2} | CONV | EVIDENCE,
+        FRONT,
+        FRONT | FAR,
+        FRONT | {"filters": 1000},
+        FRONT | {"learning_rate": 1e-3},
+        FRONT | {"dropout": 0.3},
+        FRONT | GAUSSIANS,
+        FRONT | {"start": "best"},
+        FRONT | {"shared": 1},
+        CONV,
+        CONV | GAUSSIANS,
+        CONV | {"start": "best"},
+        CONV | {"shared": 2},
     ],
 }
 

@@ -19,10 +19,12 @@ The rooms of the house, each with one small interface, imported when they are fi
 - `hvcl.objective`: the utility minus information costs, as named terms;
 - `hvcl.streams`: benchmarks and your own arrays as streams of tasks;
 - `hvcl.learners`: every method, by name;
+- `hvcl.estimators`: the same with scikit-learn's conventions, for tables (`hvcl.ContinualClassifier`, `hvcl.ContinualRegressor`);
 - `hvcl.rl`: continual reinforcement learning;
 - `hvcl.runs`: the loop, run folders, exact resume;
 - `hvcl.evaluation`: accuracy matrix, calibration, what the gates know;
 - `hvcl.report`: one HTML page from run folders;
+- `hvcl.serving`: a model as a service that loses nothing which it has acknowledged;
 - `hvcl.testing`: contract tests for methods of your own.
 """
 
@@ -33,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hvcl import core as core
+    from hvcl import estimators as estimators
     from hvcl import evaluation as evaluation
     from hvcl import features as features
     from hvcl import gates as gates
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from hvcl import results as results
     from hvcl import rl as rl
     from hvcl import runs as runs
+    from hvcl import serving as serving
     from hvcl import settings as settings
     from hvcl import streams as streams
     from hvcl import testing as testing
@@ -55,12 +59,16 @@ if TYPE_CHECKING:
     from hvcl.api import load as load
     from hvcl.api import make_stream as make_stream
     from hvcl.api import run as run
+    from hvcl.estimators import ContinualClassifier as ContinualClassifier
+    from hvcl.estimators import ContinualRegressor as ContinualRegressor
 
     __version__: str
 
 _FUNCTIONS = ("create", "load", "make_stream", "run")
+_ESTIMATORS = ("ContinualClassifier", "ContinualRegressor")
 _MODULES = (
     "core",
+    "estimators",
     "evaluation",
     "features",
     "gates",
@@ -76,12 +84,13 @@ _MODULES = (
     "results",
     "rl",
     "runs",
+    "serving",
     "settings",
     "streams",
     "testing",
 )
 
-__all__ = ["__version__", *_FUNCTIONS, *_MODULES]
+__all__ = ["__version__", *_ESTIMATORS, *_FUNCTIONS, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
@@ -90,6 +99,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"hvcl.{name}")
     if name in _FUNCTIONS:
         value = getattr(importlib.import_module("hvcl.api"), name)
+    elif name in _ESTIMATORS:
+        value = getattr(importlib.import_module("hvcl.estimators"), name)
     elif name == "__version__":
         value = importlib.import_module("importlib.metadata").version("hvcl")
     else:

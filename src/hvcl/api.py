@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from hvcl import learners
 from hvcl.core.configuration import field_types
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.saved import saved_kind
 from hvcl.evaluation import AccuracyMatrix
-from hvcl.learners import Learner, load, method
+from hvcl.learners import Learner, method
 from hvcl.runs import RunConfig
 from hvcl.runs import run as run_loop
 from hvcl.streams import Stream, StreamConfig, make_stream
@@ -30,6 +32,23 @@ def create(name: str, problem: Problem | Stream, seed: int = 0, **settings: Any)
         stream = problem.cumulative() if method(name).needs_all_data and not problem.is_cumulative else problem
         problem = stream.problem
     return learners.create(name, problem, seed, **settings)
+
+
+def load(path: str | Path, *, device: str | None = None) -> Any:
+    """The learner or estimator that was saved in a file; it goes on bit-identically.
+
+    Args:
+        path: of the file.
+        device: of a learner: where to compute; None: where the learner did that was saved.
+
+    Raises:
+        RunError: the file is missing, damaged, or from a newer version or a method that is not installed.
+    """
+    if saved_kind(Path(path)) == "estimator":
+        from hvcl.estimators import load as load_estimator  # it takes scikit-learn, which learners do without
+
+        return load_estimator(path)
+    return learners.load(path, device=device)
 
 
 def run(stream: Stream | str, learner: Learner | str, seed: int = 0, **settings: Any) -> AccuracyMatrix:

@@ -4,10 +4,11 @@ import pytest
 
 from experiments.gates import configuration as gates
 from experiments.paths import configuration as paths
+from experiments.retention import configuration as retention
 from hvcl.runs import RunConfig
 from hvcl.settings import load_settings
 
-TOPICS = {"hvcl": gates.TOPIC, "hvcl-growing": paths.TOPIC}
+TOPICS = {"hvcl": retention.TOPIC, "hvcl-growing": paths.TOPIC}
 
 
 @pytest.mark.parametrize("method", TOPICS)
@@ -21,13 +22,13 @@ def test_settings_are_the_best_of_the_search(method):
             assert getattr(made, name) == (tuple(value) if isinstance(value, list) else value)
 
 
-@pytest.mark.parametrize(("method", "topic"), [("hvcl", gates), ("hvcl-growing", paths)])
+@pytest.mark.parametrize(("method", "topic"), [("hvcl", retention), ("hvcl-growing", paths)])
 def test_split_cifar100_has_the_settings_of_split_cifar10(method, topic):
     assert topic.tuned()["split-cifar100"] == load_settings(method)["split-cifar100"]["searched"]
     assert topic.tuned()["split-cifar100"] == topic.tuned()["split-cifar10"]
 
 
-@pytest.mark.parametrize("topic", [gates, paths])
+@pytest.mark.parametrize("topic", [gates, retention, paths])
 def test_trials_were_scored_on_the_declared_protocol(topic):
     """Every record has what the tables show, and settings that a run of today accepts."""
     for record in topic.TOPIC.records():

@@ -26,7 +26,7 @@ def naive(features, x):
     grid, out = features.grid, np.zeros((len(x), 2, features.grid**2, features.filters))
     first = 0
     for size in features.sizes:
-        weights, offset = features.state[f"weights{size}"].double().numpy(), features.state[f"offset{size}"].double().numpy()
+        weights, offset = features.filters_of(size).double().numpy(), features.state[f"offset{size}"].double().numpy()
         constant = float(features.state[f"constant{size}"])
         for b, image in enumerate(x.double().numpy()):
             sides = [image, image[:, :, ::-1]] if features.mirror else [image]
@@ -57,6 +57,8 @@ SETTINGS = [
     {"grid": 1, "threshold": 0.0},
     {"sizes": (5,), "threshold": 0.6},
     {"stride": 2},
+    {"kept": 1.0},
+    {"kept": 0.5, "mirror": False},
     {"stride": 3, "grid": 1, "mirror": False},
 ]
 
@@ -110,8 +112,8 @@ def test_brightness_and_contrast_hardly_matter():
 
 def test_filters_are_unit_directions_of_whitened_patches():
     x = images(60, channels=1)
-    features = fitted(x, filters=40, sizes=(3,), whitening=0.05)
-    weights, constant = features.state["weights3"].double(), float(features.state["constant3"])
+    features = fitted(x, filters=40, sizes=(3,), whitening=0.05, mirror=False, kept=1.0)
+    weights, constant = features.filters_of(3).double(), float(features.state["constant3"])
     torch.testing.assert_close(weights.sum(0), torch.zeros(40, dtype=torch.float64), rtol=0, atol=1e-5)
     every = x.unfold(2, 3, 1).unfold(3, 3, 1).reshape(-1, 9).double()
     normal = (every - every.mean(1, keepdim=True)) / (every.var(1, correction=0, keepdim=True) + constant).sqrt()
@@ -126,6 +128,42 @@ def test_filters_are_unit_directions_of_whitened_patches():
     z = (normal - normal.mean(0)) @ (vectors * values.rsqrt()) @ vectors.T
     cosine = v / z.norm(dim=1, keepdim=True)
     torch.testing.assert_close(cosine.max(0).values, torch.ones(40, dtype=torch.float64), rtol=0, atol=0.05)
+
+
+def test_whitening_for_mirrored_patches_is_that_of_patches_and_their_mirror_images():
+    """z of all patches, both ways: mean zero, and the variance that the regular part of whitening leaves of each direction."""
+    x = images(60, channels=2)
+    features = fitted(x, filters=4, sizes=(4,), whitening=0.05, kept=1.0)
+    basis, even, constant = features.state["basis4"].double(), int(features.state["even4"]), float(features.state["constant4"])
+    assert basis.shape == (32, 31)  # that of the patch's mean has no variance
+    flipped = basis.view(2, 4, 4, -1).flip(2).view_as(basis)
+    torch.testing.assert_close(flipped[:, :even], basis[:, :even])
+    torch.testing.assert_close(flipped[:, even:], -basis[:, even:])
+    both = torch.cat([x, x.flip(3)])
+    every = both.unfold(2, 4, 1).unfold(3, 4, 1).permute(0, 2, 3, 1, 4, 5).reshape(-1, 32).double()
+    normal = (every - every.mean(1, keepdim=True)) / (every.var(1, correction=0, keepdim=True) + constant).sqrt()
+    # directions are those of the sample's covariance, which is all of these up to the patches that were drawn twice or not
+    found = torch.cov((normal @ basis).T, correction=0)
+    spread = found.diagonal().sqrt().clamp_min(0.05)
+    assert (found / spread / spread.unsqueeze(1) - torch.eye(31)).abs().max() < 0.1
+
+
+def test_only_directions_that_matter_are_kept():
+    x = images(60)
+    number = {kept: features_kept(x, kept) for kept in (0.3, 0.9, 1.0)}
+    assert number[0.3] < number[0.9] < number[1.0] == 17  # of 18: all but the patch's mean
+    many, few = (fitted(x, filters=40, sizes=(3,), kept=kept)(x[:4]) for kept in (1.0, 0.98))
+    assert torch.corrcoef(torch.stack([many.flatten(), few.flatten()]))[0, 1] > 0.97
+
+
+def features_kept(x, kept):
+    return len(fitted(x, filters=40, sizes=(3,), kept=kept).state["weights3"])
+
+
+@pytest.mark.parametrize("kept", [0.0, 1.1, float("nan")])
+def test_what_is_no_share_is_refused(kept):
+    with pytest.raises(InputError, match="share of variance"):
+        PatchFeatures((1, 8, 8), 4, sizes=(3,), kept=kept)
 
 
 def test_more_filters_than_patches_come_twice():

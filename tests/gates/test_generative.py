@@ -24,8 +24,15 @@ def task(number, n, dim=20, seed=0, labels=2):
     return means[number, y] + noise @ mixing, y
 
 
-def learned(covariance, n=60, dim=3, **settings):
-    gate = GenerativeGate(dim, covariance=covariance, growing=False, mean_precision=0.5, shrinkage=4.0, scale=0.7, **settings)
+def standardised(dim, **settings):
+    """A gate that takes the features as they are, so that formulas apply to them."""
+    gate = GenerativeGate(dim, growing=False, **settings)
+    gate.standardise(0.0, 1.0)
+    return gate
+
+
+def learned(covariance, n=60, dim=3):
+    gate = standardised(dim, covariance=covariance, mean_precision=0.5, shrinkage=4.0, scale=0.7)
     z, y = task(0, n, dim=dim)
     experts = torch.arange(n) % 3
     gate.learn(z, experts, y)
@@ -91,13 +98,11 @@ def test_probabilities_follow_bayes_rule_with_the_experts_counts():
 @pytest.mark.parametrize("covariance", ["diagonal", "tied"])
 def test_order_and_division_of_the_examples_do_not_matter(covariance):
     gate, z, experts, y = learned(covariance)
-    shuffled = GenerativeGate(3, covariance=covariance, growing=False, mean_precision=0.5, shrinkage=4.0, scale=0.7)
+    shuffled = gate.empty_copy()
     order = torch.randperm(len(z), generator=random())
     for rows in order.split(7):
         shuffled.learn(z[rows], experts[rows], y[rows])
-    first, second = (
-        GenerativeGate(3, covariance=covariance, growing=False, mean_precision=0.5, shrinkage=4.0, scale=0.7) for _ in "ab"
-    )
+    first, second = (gate.empty_copy() for _ in "ab")
     first.learn(z[:20], experts[:20], y[:20])
     second.learn(z[20:], experts[20:], y[20:])
     first.merge(second)
@@ -107,21 +112,32 @@ def test_order_and_division_of_the_examples_do_not_matter(covariance):
 
 
 def test_merging_with_an_offset_appends_the_others_experts():
-    first, second = (GenerativeGate(20, growing=False) for _ in "ab")
+    first = GenerativeGate(20, growing=False)
     first.observe(*task(0, 200))
+    second = first.empty_copy()
     second.observe(*task(1, 200))
     first.merge(second, first.experts)
     assert first.experts == 2
     assert (first.probabilities(task(0, 50, seed=3)[0]).argmax(1) == 0).double().mean() > 0.9
-    assert (first.probabilities(task(1, 50, seed=3)[0]).argmax(1) == 1).double().mean() > 0.9
+    z, _ = task(1, 50, seed=3)
+    assert (first.probabilities(z).argmax(1) == 1).double().mean() > 0.9
     with pytest.raises(InputError, match="equal settings"):
         first.merge(GenerativeGate(20, covariance="diagonal"))
+    other = GenerativeGate(20, growing=False)
+    other.observe(*task(1, 200))
+    before = first.counts
+    with pytest.raises(InputError, match="empty_copy"):
+        first.merge(other)
+    assert torch.equal(first.counts, before)
+    empty = GenerativeGate(20, growing=False)
+    empty.merge(other)
+    assert torch.equal(empty.log_likelihood(z), other.log_likelihood(z))
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "tied"])
 def test_removed_examples_leave_no_trace_and_foreign_ones_are_refused(covariance):
     gate, z, experts, y = learned(covariance)
-    never = GenerativeGate(3, covariance=covariance, growing=False, mean_precision=0.5, shrinkage=4.0, scale=0.7)
+    never = gate.empty_copy()
     never.learn(z[:40], experts[:40], y[:40])
     x = torch.randn(9, 3)
     before = gate.log_likelihood(x)
@@ -273,6 +289,9 @@ def test_resumes_bit_identically_through_files(covariance, batch, tmp_path):
     assert torch.equal(whole.probabilities(x), second.probabilities(x))
     with pytest.raises(RunError, match="does not fit"):
         GenerativeGate(21, covariance=covariance).load_state_dict(first.state_dict())
+    old = {name: value for name, value in first.state_dict().items() if name != "centre"}
+    with pytest.raises(RunError, match="no centre"):
+        GenerativeGate(20, covariance=covariance, sketch=8).load_state_dict(old)
 
 
 def test_bad_input_is_named_and_changes_nothing():
@@ -302,3 +321,176 @@ def test_bad_input_is_named_and_changes_nothing():
     ]:
         with pytest.raises(InputError, match=words):
             GenerativeGate(3, **settings)
+
+
+# -- how many experts ----------------------------------------------------------------------------------------------------------
+
+
+def drift(batches, size=128, dim=5, step=0.1):
+    """A mean that moves by a tenth of a deviation from batch to batch, in every column."""
+    draw = random(5)
+    return [step * i + torch.randn(size, dim, generator=draw, dtype=torch.float64) for i in range(batches)]
+
+
+@pytest.mark.parametrize(("batch", "merging"), [(128, False), (128, True), (32, False), (32, True)])
+def test_there_are_never_more_experts_than_the_bound(batch, merging):
+    free, bounded = GenerativeGate(5), GenerativeGate(5, max_experts=3, merging=merging)
+    for z in torch.cat(drift(40)).split(batch):
+        free.observe(z)
+        experts = bounded.observe(z)
+        assert set(experts.tolist()) <= set(bounded.open)
+        assert len(bounded.open) <= 3
+    assert free.experts > 5
+    assert float(bounded.counts.sum()) == 40 * 128 - bounded._held.examples
+    assert bounded.experts > 3 if merging else bounded.open == [0, 1, 2]
+    p = bounded.probabilities(drift(40)[-1])
+    assert p.shape == (128, bounded.experts)
+    assert p[:, bounded.open].sum(1).allclose(torch.ones(128, dtype=torch.float64))
+    if merging:  # the last of the drift is told from its beginning, whose experts are one now
+        late = p.argmax(1).mode()[0]
+        assert (bounded.probabilities(drift(40)[0]).argmax(1) != late).all()
+        assert set(bounded.merged) == set(range(bounded.experts)) - set(bounded.open)
+        assert set(bounded.merged.values()) <= set(bounded.open)
+
+
+def test_a_known_boundary_beyond_the_bound_opens_nothing():
+    gate = GenerativeGate(20, growing=False, max_experts=1)
+    gate.observe(*task(0, 200))
+    gate.new_expert()
+    assert (gate.observe(*task(1, 200)) == 0).all()
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "tied"])
+def test_experts_that_have_become_one_are_joined_and_others_are_not(covariance):
+    gate = GenerativeGate(20, covariance=covariance, merging=True)
+    whole = GenerativeGate(20, covariance=covariance)
+    parts = [task(0, 300, seed=seed) for seed in range(3)] + [task(1, 600)]
+    z, y = (torch.cat(values) for values in zip(*parts, strict=True))
+    experts = torch.tensor([0] * 300 + [1] * 600 + [2] * 600)  # a boundary where there was none
+    for each in (gate, whole):
+        each.learn(z[:300], experts[:300], y[:300])
+    gate.learn(z[300:], experts[300:], y[300:])
+    whole.learn(z[300:], torch.tensor([0] * 600 + [2] * 600), y[300:])
+    gate.current = 1
+    more = task(0, 200, seed=9)
+    assert (gate.observe(*more) == 1).all()
+    whole.learn(more[0], torch.zeros(200, dtype=torch.long), more[1])
+    assert gate.merged == {0: 1}
+    assert gate.follow(torch.tensor([0, 1, 2])).tolist() == [1, 1, 2]
+    assert gate.counts.tolist() == [0, 1100, 600]
+    # by addition: as if there had been one from the beginning
+    x, _ = task(0, 20, seed=4)
+    torch.testing.assert_close(gate.probabilities(x)[:, 1:], whole.probabilities(x)[:, [0, 2]], rtol=1e-9, atol=1e-12)
+    gate.remove(z[:300], experts[:300], y[:300])  # under the number that they were learned with
+    assert gate.counts.tolist() == [0, 800, 600]
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "tied"])
+def test_experts_that_are_not_used_any_more_expire_if_asked_to(covariance):
+    gate, keeping = GenerativeGate(20, covariance=covariance, expiry=1000), GenerativeGate(20, covariance=covariance)
+    for number in (0, 1, 2, 1, 2, 1):
+        for each in (gate, keeping):
+            each.observe(*task(number, 300, seed=number))
+    assert keeping.open == [0, 1, 2]
+    assert gate.open == [1, 2]
+    assert gate.counts.tolist() == [0, 900, 600]
+    z, _ = task(1, 50, seed=7)
+    assert gate.probabilities(z)[:, 0].max() == 0.0
+    assert (gate.probabilities(z).argmax(1) == 1).double().mean() > 0.9
+    assert (gate.observe(*task(0, 300)) == 3).all()  # a new one: its number is not given again
+    for settings in ({"expiry": 0}, {"max_experts": 0}):
+        with pytest.raises(InputError, match="at least 1"):
+            GenerativeGate(3, **settings)
+
+
+@pytest.mark.parametrize("batch", [30, 200])
+def test_bounded_gates_resume_bit_identically(batch, tmp_path):
+    settings = {"max_experts": 3, "merging": True, "expiry": 900}
+    parts = torch.cat(drift(24)).split(batch)
+    whole, first, second = (GenerativeGate(5, **settings) for _ in range(3))
+    for z in parts:
+        whole.observe(z)
+    for z in parts[: len(parts) // 2]:
+        first.observe(z)
+    save_state(tmp_path / "gate.json", first.state_dict())
+    second.load_state_dict(load_state(tmp_path / "gate.json"))
+    for z in parts[len(parts) // 2 :]:
+        second.observe(z)
+    assert second.merged == whole.merged
+    assert torch.equal(second.probabilities(parts[-1]), whole.probabilities(parts[-1]))
+    assert torch.equal(second.novelty_p_value(parts[-1]), whole.novelty_p_value(parts[-1]))
+
+
+# -- novelty and columns -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Gaussian", "skewed", "heavy tails", "two clusters"])
+@pytest.mark.parametrize("batch", [20, 256])
+def test_p_values_of_novelty_have_the_stated_false_alarm_rate(kind, batch):
+    """2,560 examples learned, 2,000 others tested: the rate is within 0.01 of 0.01, 0.02 of 0.05 and 0.1, and 0.05 of 0.5."""
+    draw = random(11)
+
+    def sample(n):
+        e = torch.randn(n, 6, generator=draw, dtype=torch.float64)
+        if kind == "skewed":
+            return e.exp()
+        if kind == "heavy tails":
+            return e / torch.randn(n, 1, 3, generator=draw, dtype=torch.float64).square().mean(2).sqrt()
+        return e + 8 * (torch.rand(n, 1, generator=draw) < 0.3) if kind == "two clusters" else e
+
+    gate = GenerativeGate(6)
+    for z in sample(2560).split(batch):
+        gate.observe(z)
+    assert gate.experts == 1
+    p = gate.novelty_p_value(sample(2000))
+    for level, tolerance in ((0.01, 0.01), (0.05, 0.02), (0.1, 0.02), (0.5, 0.05)):
+        assert abs((p <= level).double().mean() - level) < tolerance
+    assert gate.novelty_p_value(torch.full((1, 6), 1e6, dtype=torch.float64)) < 0.002
+
+
+def test_p_values_know_all_experts_and_do_not_count_the_examples_that_open_them():
+    gate = GenerativeGate(20)
+    for number in (0, 1):
+        for seed in range(6):
+            gate.observe(*task(number, 256, seed=seed))
+    assert gate.experts == 2
+    for number in (0, 1):
+        assert abs((gate.novelty_p_value(task(number, 1000, seed=9)[0]) <= 0.05).double().mean() - 0.05) < 0.03
+    assert (gate.novelty_p_value(task(5, 200, seed=9)[0] + 5) <= 0.01).all()
+    young = GenerativeGate(3)
+    young.observe(torch.randn(5, 3, generator=random()))
+    assert young.novelty_p_value(torch.randn(2, 3)).tolist() == [1.0, 1.0]  # nothing to compare with yet
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "tied"])
+def test_column_shifts_name_the_columns_that_moved(covariance):
+    """Shifts are within 4 standard errors of the truth; column 2 moves by 1.5 for label 0 only, column 4 by -2 for both."""
+    draw = random(2)
+    gate = GenerativeGate(6, covariance=covariance)
+    scale = torch.tensor([1.0, 10.0, 0.1, 1.0, 1e3, 1.0], dtype=torch.float64)
+    for number in (0, 1):
+        z = torch.randn(1024, 6, generator=draw, dtype=torch.float64)
+        y = torch.randint(0, 2, (1024,), generator=draw)
+        z[:, 4] -= 2.0 * number
+        z[:, 2] += 1.5 * number * (y == 0)
+        for part in zip((50 + scale * z).split(256), y.split(256), strict=True):
+            assert (gate.observe(*part) == number).all()
+    found = gate.column_shift(1, 0)
+    assert found.labels.tolist() == [0, 1]
+    expected = torch.tensor([[0, 0, 1.5, 0, -2, 0], [0, 0, 0, 0, -2, 0]]).double()
+    assert found.error.allclose(torch.full((2,), (2 / 512) ** 0.5, dtype=torch.float64), rtol=0.15)
+    assert ((found.shift - expected).abs() < 4 * found.error[:, None]).all()
+    assert ((found.mean - expected.mean(0)).abs() < 4 * found.mean_error + 0.05).all()  # labels are not quite equally frequent
+    torch.testing.assert_close(gate.column_shift(0, 1).shift, -found.shift)
+    with pytest.raises(InputError, match="not open"):
+        gate.column_shift(0, 2)
+
+
+def test_experts_without_a_label_in_common_are_compared_as_a_whole():
+    gate = GenerativeGate(20)
+    z, y = task(0, 1000)
+    gate.learn(z, torch.zeros_like(y), y)
+    gate.learn(z + 3, torch.ones_like(y), y + 2)
+    found = gate.column_shift(1, 0)
+    assert found.labels.tolist() == [-1]
+    torch.testing.assert_close(found.shift[0], 3 / z.double().std(0), rtol=0.02, atol=0)

@@ -6,6 +6,8 @@ import torch
 from hvcl.core.errors import InputError
 from hvcl.core.storage import load_state, save_state
 from hvcl.features import InputFeatures, PatchFeatures
+from hvcl.gates import GenerativeGate
+from hvcl.learners.conjugate import SharedExperts
 from hvcl.learners.feature_gate import FeatureGate, FeatureGateConfig
 
 
@@ -69,3 +71,20 @@ def test_resumes_bit_identically_through_files_with_any_seed(stop, tmp_path):
     second.load_state_dict(load_state(tmp_path / "state.json"))
     assert before + [second.observe(*each).tolist() for each in batches[stop:]] == expected
     assert torch.equal(second.probabilities(batches[0][0]), whole.probabilities(batches[0][0]))
+
+
+def test_shared_experts_follow_the_gate_when_it_joins_experts():
+    """Three places and room for two: the regression's columns of joined experts answer under one number."""
+    features = InputFeatures((4,))
+    features.fit(batch(0.0, 200)[0])
+    shared = SharedExperts(features, lambda dim, covariance: GenerativeGate(dim, max_experts=2, merging=True), None)
+    for place in (0.0, 4.0, 40.0):
+        shared.learn(*batch(place, 300, seed=int(place)), None)
+    assert shared.gate.merged == {1: 0}
+    p = shared.expert_probabilities(features(batch(4.0)[0]))
+    assert p.shape == (50, 3)
+    assert p[:, 1].max() == 0.0
+    torch.testing.assert_close(p.sum(1), torch.ones(50, dtype=p.dtype))
+    x, y = batch(4.0, 300, seed=4)
+    shared.remove(x, y, torch.ones_like(y))  # under the number that they were learned with
+    assert shared.gate.counts.tolist() == [300, 0, 300]

@@ -26,7 +26,7 @@ def test_threshold_and_pool(library, filters):
     offset, cell = torch.randn(filters, generator=random), torch.randint(0, 4, (30,), generator=random, dtype=torch.int32)
     # sums go into columns 2... of wider arrays, on top of what is there
     up, down = torch.ones(4, filters + 3), torch.full((4, filters + 3), 2.0)
-    patches.threshold_and_pool(library, responses, scale, offset, cell, 0.25, up[:, 2:-1], down[:, 2:-1])
+    patches.threshold_and_pool(library, responses, None, scale, offset, cell, None, 0.25, up[:, 2:-1], down[:, 2:-1])
     v = responses * scale.unsqueeze(1) + offset
     expected_up, expected_down = torch.ones(4, filters + 3), torch.full((4, filters + 3), 2.0)
     expected_up[:, 2:-1].index_add_(0, cell, (v - 0.25).clamp_min(0))
@@ -35,6 +35,28 @@ def test_threshold_and_pool(library, filters):
     torch.testing.assert_close(down, expected_down)
     assert (up[:, 2:-1] > 1).any()
     assert (down[:, 2:-1] > 2).any()
+
+
+@pytest.mark.parametrize("filters", [1, 5, 40])
+def test_threshold_and_pool_both_sides(library, filters):
+    """Even and odd responses, by the sum of what each side gives alone."""
+    random = torch.Generator().manual_seed(0)
+    even, odd, scale = torch.randn(30, filters, generator=random), torch.randn(30, filters, generator=random), torch.ones(30)
+    offset = torch.randn(filters, generator=random)
+    cell, mirrored = (torch.randint(0, 4, (30,), generator=random, dtype=torch.int32) for _ in range(2))
+    both, apart = ([torch.zeros(4, filters) for _ in range(2)] for _ in range(2))
+    patches.threshold_and_pool(library, even, odd, scale, offset, cell, mirrored, 0.25, *both)
+    patches.threshold_and_pool(library, even + odd, None, scale, offset, cell, None, 0.25, *apart)
+    patches.threshold_and_pool(library, even - odd, None, scale, offset, mirrored, None, 0.25, *apart)
+    torch.testing.assert_close(both, apart)
+
+
+def test_odd_responses_need_the_cells_of_the_mirror_image(library):
+    with pytest.raises(IndexError, match="come together"):
+        patches.threshold_and_pool(
+            library, torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2), torch.zeros(3), torch.zeros(2).int(), None, 0.1,
+            torch.zeros(1, 3), torch.zeros(1, 3),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,44 @@ class TestEqualsAdam:
         for a, b in zip(mine.network.parameters(), theirs.network.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=0.02 * LR)
 
+    @pytest.mark.parametrize("kind", ["linear", "conv", "transposed"])
+    @SIGMAS
+    def test_what_was_learned_is_held(self, kernels, kind, sigma):
+        start = build(kind, experts=3, estimator="local", sigma=sigma, retention=20.0)
+        consolidate(start)  # sigmas of about half the first prior's
+        mine, theirs = (Trainer(copy.deepcopy(start), make, kind).train(10) for make in (eager, torch_adam))
+        for a, b in zip(mine.network.parameters(), theirs.network.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0.02 * LR)
+        for a, b in zip(posteriors(mine.network), posteriors(theirs.network), strict=True):
+            torch.testing.assert_close(a.known_kl(), b.known_kl(), rtol=1e-3, atol=0)
+        free = Trainer(build(kind, experts=3, estimator="local", sigma=sigma), eager, kind)
+        consolidate(free.network)
+        held, moved = (p[0].known_kl().sum() for p in (posteriors(mine.network), posteriors(free.train(10).network)))
+        assert held != pytest.approx(moved.item(), rel=0.01)
+
+    @pytest.mark.parametrize("transform", ["exp", "softplus"])
+    @pytest.mark.parametrize("estimator", ["flipout", "local"])
+    @SIGMAS
+    def test_a_step_size_for_sigmas(self, kernels, estimator, sigma, transform):
+        """As torch's Adam with the sigmas in a group of their own; to a fiftieth of their step."""
+        start = build(experts=3, estimator=estimator, sigma=sigma, sigma_transform=transform)
+
+        def grouped(network: nn.Module) -> torch.optim.Optimizer:
+            sigmas = [posterior.rho for posterior in posteriors(network)]
+            others = [p for p in network.parameters() if not any(p is sigma for sigma in sigmas)]
+            return torch.optim.Adam([{"params": others}, {"params": sigmas, "lr": 5 * LR}], lr=LR)
+
+        mine = Trainer(copy.deepcopy(start), lambda n: eager(n, sigma_rate=5.0)).train(8)
+        theirs = Trainer(copy.deepcopy(start), grouped).train(8)
+        assert_same(mine.network, theirs.network, start, 0.1 * LR)
+        moved = (posteriors(mine.network)[0].rho - posteriors(start)[0].rho).detach().abs().mean()
+        assert moved > 2 * LR
+
+    @pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+    def test_what_is_no_step_size_is_refused(self, rate):
+        with pytest.raises(InputError, match="sigma_rate must be at least 0"):
+            VariationalAdam(build(), sigma_rate=rate)
+
     @ESTIMATORS
     @SIGMAS
     def test_lazy_is_the_same_while_all_experts_are_used(self, kernels, estimator, sigma):

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from hvcl.report import write_report
+from hvcl.report.stream import write_stream_report
+from tests.report.test_stream import record
 
 pytestmark = pytest.mark.browser
 
@@ -101,6 +103,15 @@ def test_the_console_is_silent(rendered: tuple[str, list[str], Path]) -> None:
 
     assert "</html>" in document
     assert console == []
+
+
+def test_the_page_of_a_stream_is_silent_and_whole(chromium: str, tmp_path: Path) -> None:
+    document, console = browse(chromium, write_stream_report(record(), tmp_path / "stream.html"), tmp_path)
+
+    assert console == []
+    ((_, rows),) = Tables(document).of_class("events")
+    assert rows[1] == ["1", "300", "2024-03-01", "the stream has shifted: expert 2 is opened"]
+    assert document.count('class="bar"') == 3
 
 
 def test_a_complaint_would_be_noticed(chromium: str, tmp_path: Path) -> None:

@@ -453,11 +453,15 @@ class TestOperators:
         tensors, wrong = spoiled(draw, tensors)
         try:
             check_cells(tensors["cell"], len(tensors["up"]))
-            threshold_and_pool(load(), *list(tensors.values())[:4], 0.2, tensors["up"], tensors["down"])
+            both = draw(st.booleans())
+            odd, mirrored = (tensors["responses"], tensors["cell"]) if both else (None, None)
+            scale, offset = tensors["scale"], tensors["offset"]
+            sums = tensors["up"], tensors["down"]
+            threshold_and_pool(load(), tensors["responses"], odd, scale, offset, tensors["cell"], mirrored, 0.2, *sums)
         except (*DOCUMENTED, ValueError, RuntimeError):
             assert wrong is not None or int(tensors["cell"].max()) >= cells
             return
-        above = (tensors["responses"] - 0.2).relu()
+        above = ((1 + both) * tensors["responses"] - 0.2).relu()  # of the mirrored side, even minus odd, nothing is left
         expected = torch.zeros(len(tensors["up"]), filters).index_add_(0, tensors["cell"].long(), above)
         torch.testing.assert_close(tensors["up"], expected, **CLOSE)
 

@@ -25,6 +25,8 @@ def test_each_layer_goes_before_the_ones_below_it():
         "batch_size": "given",
         "class_order": "default of the stream",
         "tasks": "default of the stream",
+        "classes_per_task": "default of the stream",
+        "size": "default of the stream",
         "validation": "default of the stream",
     }
     learner = origins(found.learner)

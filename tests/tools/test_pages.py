@@ -3,6 +3,8 @@
 import pytest
 
 from hvcl.learners import known_methods
+from hvcl.learners.warmup import memory_words
+from hvcl.results import load_cells
 from tools import exact_page, generative_page, results_pages
 from tools.marks import ROOT, fill
 
@@ -65,3 +67,12 @@ def test_a_trial_is_shown_by_what_differs_from_the_first_one():
 def test_only_what_stands_between_the_marks_is_replaced():
     text = "a\n<!-- x -->\nold\n<!-- end of x -->\nb <!-- y -->\n<!-- end of y -->"
     assert fill(text, "x", "new") == "a\n<!-- x -->\nnew\n<!-- end of x -->\nb <!-- y -->\n<!-- end of y -->"
+
+
+def test_committed_cells_of_methods_with_a_warm_up_state_the_examples_that_it_keeps():
+    cells = [cell for cell in load_cells(ROOT / "results") if cell.method in ("exact", "hvcl-growing")]
+    assert cells
+    for cell in cells:
+        settings = cell.document["learner"]
+        pieces = cell.method == "exact" or settings["features"] != "inputs"
+        assert cell.memory == memory_words(settings["warmup"], pieces), cell.name

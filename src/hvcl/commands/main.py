@@ -19,6 +19,8 @@ COMMANDS = {
     "run": "one method on one benchmark",
     "compare": "many methods on one benchmark, in the same setting, over all cores",
     "rl": "continual reinforcement learning: run, list, report",
+    "stream": "test-then-train over a file of rows or standard input, then a report",
+    "serve": "a saved model as a service that predicts and goes on learning",
     "demo": "five tasks in a row: naive, hvcl, exact and joint on split-digits, then a report",
     "list": "benchmarks and methods",
     "report": "one HTML page from run folders",

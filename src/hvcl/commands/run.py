@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,9 @@ def parser(words: Sequence[str]) -> Parser:
         usage="hvcl run BENCHMARK [--method M] [--seeds 1,2,3] [--out DIR] [--json] [--resume] [--force] [settings]",
         description="One method on one benchmark. With --method M, --help shows M's own settings.",
     )
-    found.add_argument("benchmark", nargs="?", help="name of the benchmark (see hvcl list)")
+    found.add_argument(
+        "benchmark", nargs="?", help="name of the benchmark (see hvcl list), or folder:DIR, which has a folder a class"
+    )
     add_run_options(found, "hvcl", known_methods(), "runs/BENCHMARK-SCENARIO-METHOD")
     found.add_argument("--budget", help="quick, standard or paper: epochs as in hvcl compare (those of the settings)")
     found.add_argument("--explain", action="store_true", help="print every setting, its value and its origin; run nothing")
@@ -62,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
         _explain(resolve(options.benchmark, options.method, stream, learner, options.budget), options.json)
         return 0
     supervision = "-task-free" if config.stream.task_free else ""
-    out = options.out or Path("runs") / f"{config.benchmark}-{config.stream.scenario}{supervision}-{config.method}"
+    name = re.sub(r"[^\w.-]+", "-", config.benchmark)
+    out = options.out or Path("runs") / f"{name}-{config.stream.scenario}{supervision}-{config.method}"
     console = Console(stderr=True)
     check_run_options(options)
     results = execute(config, out, workers=options.workers, resume=options.resume, force=options.force, progress=console)

@@ -82,6 +82,21 @@ def read_saved(path: Path, kind: str) -> tuple[dict[str, Any], State]:
     return document, state
 
 
+def saved_kind(path: Path) -> str:
+    """What kind of thing a file holds, from its header alone; `RunError` if it is none that hvcl has saved."""
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size) if size <= path.stat().st_size else b"")
+        return str(json.loads(header[_METADATA][_DOCUMENT])["kind"])
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error.strerror})") from None
+    except (KeyError, TypeError, ValueError):
+        raise RunError(f"{path} is nothing that hvcl has saved, or it is damaged") from None
+
+
 def _parse(content: bytes) -> tuple[dict[str, Any], memoryview]:
     """Header and tensors of a safetensors file; `ValueError` if it is none."""
     size = int.from_bytes(content[:8], "little")

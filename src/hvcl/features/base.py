@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ class FeatureMap(ABC):
 
     All that it has fitted are the tensors of `state`, so that a map can be saved and rebuilt bit-identically.
     """
+
+    keeps_pieces: ClassVar[bool] = False
+    """Whether `state` holds pieces of the examples that the map was fitted to (patches, mixtures), not only means."""
 
     def __init__(self, input_shape: tuple[int, ...], features: int) -> None:
         if features < 1:

@@ -29,10 +29,13 @@ class PatchFeatures(FeatureMap):
 
     With `mirror`, means run over the image and its mirror image, so that features do not change when the image is mirrored. This
     is what learning from mirrored copies as well would come to in a linear readout, at no growth of the statistics: for data
-    that hold both, the best readout lies in the mirror-symmetric features.
+    that hold both, the best readout lies in the mirror-symmetric features. Whitening is then that of patches and their mirror
+    images, whose principal directions are even or odd: a filter's response to a mirrored patch is its even part minus its odd
+    part, and costs no product of its own.
 
-    Everything linear (normalisation but for the patch's deviation, whitening, filter) is one matrix, applied to one image's
-    patches at a time: the responses never leave the cache before they are pooled.
+    Everything linear (normalisation but for the patch's deviation, whitening, filter) is two matrices: patches in principal
+    directions, as many as have a share `kept` of the variance of z; and filters. They are applied to one image's patches at a
+    time: the responses never leave the cache before they are pooled.
 
     Args:
         input_shape: (channels, height, width).
@@ -44,10 +47,13 @@ class PatchFeatures(FeatureMap):
             the step divides the way that patches have.)
         threshold: t.
         whitening: epsilon, relative to the mean variance of a normalised patch's number.
+        kept: share of the variance of whitened patches whose principal directions are kept.
         mirror: pool over the image and its mirror image.
         root: take the square root after pooling.
         seed: of the choice of patches.
     """
+
+    keeps_pieces = True
 
     def __init__(
         self,
@@ -59,6 +65,7 @@ class PatchFeatures(FeatureMap):
         stride: int = 1,
         threshold: float = 0.25,
         whitening: float = 0.1,
+        kept: float = 0.98,
         mirror: bool = True,
         root: bool = True,
         seed: int = 0,
@@ -73,9 +80,12 @@ class PatchFeatures(FeatureMap):
             raise InputError(f"the sizes of patches must differ, got {sizes}")
         if filters < len(sizes) or grid < 1 or threshold < 0 or whitening <= 0:
             raise InputError("filters must be at least one a size, grid at least 1, threshold at least 0, whitening positive")
+        if not 0 < kept <= 1:
+            raise InputError(f"the share of variance that is kept must be positive and at most 1, got {kept}")
         super().__init__(input_shape, 2 * grid**2 * filters)
         self.filters, self.sizes, self.grid, self.stride = filters, tuple(sizes), grid, stride
-        self.threshold, self.whitening, self.mirror, self.root, self.seed = threshold, whitening, mirror, root, seed
+        self.threshold, self.whitening, self.kept = threshold, whitening, kept
+        self.mirror, self.root, self.seed = mirror, root, seed
 
     def _banks(self) -> list[tuple[int, int, int]]:
         """(size, first filter, number of filters) of every patch size."""
@@ -89,21 +99,49 @@ class PatchFeatures(FeatureMap):
             variance = patches.var(1, correction=0)
             constant = 0.09 * variance.mean().clamp_min(1e-12)
             patches = (patches - patches.mean(1, keepdim=True)) / (variance + constant).sqrt().unsqueeze(1)
-            mean = patches.mean(0)
             # with more filters than patches, patches come twice
             pick = torch.randperm(len(patches), generator=random).repeat(-(-count // len(patches)))[:count]
+            mean = patches.mean(0).double()
             covariance = torch.cov(patches.double().T, correction=0)
-            values, vectors = torch.linalg.eigh(covariance)
-            spread = (values.clamp_min(0) + self.whitening * values.mean().clamp_min(1e-12)).rsqrt()
-            whiten = (vectors * spread) @ vectors.T
-            directions = F.normalize((patches[pick] - mean).double() @ whiten, dim=1)
-            weights = whiten @ directions.T
-            offset = -(mean.double() @ weights)
-            # normalising subtracts the patch's mean: the same as filters that sum to zero
-            weights = weights - weights.mean(0)
+            basis, spread, even = self._principal(covariance, size)
+            # the mean of patches and their mirror images has no odd part
+            centre = mean @ basis
+            centre[even:] = 0 if self.mirror else centre[even:]
+            directions = F.normalize((patches[pick].double() @ basis - centre) * spread, dim=1)
+            weights = (directions * spread).T
+            # normalising subtracts the patch's mean: the same as directions that sum to zero
+            self.state[f"basis{size}"] = (basis - basis.mean(0)).float().contiguous()
+            self.state[f"even{size}"] = torch.tensor(even)
             self.state[f"weights{size}"] = weights.float().contiguous()
-            self.state[f"offset{size}"] = offset.float()
+            self.state[f"offset{size}"] = -(centre @ weights).float()
             self.state[f"constant{size}"] = constant
+
+    def _principal(self, covariance: Tensor, size: int) -> tuple[Tensor, Tensor, int]:
+        """Principal directions of patches that are kept ``[numbers, r]``, what whitening multiplies them with ``[r]``, and how
+        many of them, the first, are even; without `mirror`, all count as even."""
+        eye = torch.eye(len(covariance), dtype=torch.float64)
+        parts = [eye]
+        if self.mirror:
+            flipped = eye.view(*self.input_shape[:1], size, size, -1).flip(2).view_as(eye)
+            parts = [_span(eye + flipped), _span(eye - flipped)]
+        values, vectors = [], []
+        for part in parts:
+            variance, direction = torch.linalg.eigh(part.T @ covariance @ part)
+            values.append(variance.clamp_min(0))
+            vectors.append(part @ direction)
+        every = torch.cat(values)
+        regular = every + self.whitening * every.mean().clamp_min(1e-12)
+        whitened = every / regular
+        order = whitened.argsort(descending=True, stable=True)
+        # sums in float64 end within rounding of the whole
+        number = int((whitened[order].cumsum(0) < self.kept * whitened.sum() * (1 - 1e-12)).sum()) + 1
+        chosen = order[:number].sort().values
+        even = int((chosen < len(values[0])).sum())
+        return torch.cat(vectors, 1)[:, chosen], regular.rsqrt()[chosen], even
+
+    def filters_of(self, size: int) -> Tensor:
+        """The filters of a size as they are applied to patches, ``[numbers, filters]``."""
+        return self.state[f"basis{size}"] @ self.state[f"weights{size}"]
 
     def _compute(self, x: Tensor) -> Tensor:
         x = x.float().contiguous()
@@ -133,45 +171,66 @@ class PatchFeatures(FeatureMap):
         rows, columns = torch.arange(down) * self.grid // down, torch.arange(across) * self.grid // across
         return (rows.unsqueeze(1) * self.grid + columns).flatten().int()
 
-    def _mirrored(self, size: int, cells: Tensor) -> tuple[Tensor, Tensor]:
-        """Filters that see a patch as the filters themselves see its mirror image, and the cells it has in the mirror image."""
-        channels = self.input_shape[0]
-        weights = self.state[f"weights{size}"]
-        weights = weights.view(channels, size, size, -1).flip(2).reshape(weights.shape)
-        return weights, cells.view(self._places(size)).flip(1).reshape(-1)
+    def _mirrored(self, size: int, cells: Tensor) -> Tensor | None:
+        """The cells that patches have in the mirror image; None where nothing is mirrored."""
+        return cells.view(self._places(size)).flip(1).reshape(-1) if self.mirror else None
 
     def _pool_compiled(self, library: Library, x: Tensor, size: int, cells: Tensor, pooled: Tensor) -> None:
-        weights, offset = self.state[f"weights{size}"], self.state[f"offset{size}"]
-        sides = [(weights, cells)] + ([self._mirrored(size, cells)] if self.mirror else [])
-        blocks = [
-            (side[:, k : k + BLOCK].contiguous(), offset[k : k + BLOCK].contiguous(), places, k)
-            for side, places in sides
-            for k in range(0, len(offset), BLOCK)
-        ]
-        constant = float(self.state[f"constant{size}"])
-        rows, scale = x.new_empty(len(cells), len(weights)), x.new_empty(len(cells))
-        responses = {width: x.new_empty(len(cells), width) for width in {len(part) for _, part, _, _ in blocks}}
-        for _, _, places, _ in blocks:
-            check_cells(places, self.grid**2)
+        basis, weights, offset = (self.state[f"{name}{size}"] for name in ("basis", "weights", "offset"))
+        constant, even, mirrored = (
+            float(self.state[f"constant{size}"]),
+            int(self.state[f"even{size}"]),
+            self._mirrored(size, cells),
+        )
+        blocks = []
+        for k in range(0, len(offset), BLOCK):
+            part = weights[:, k : k + BLOCK]
+            blocks.append((part[:even].contiguous(), part[even:].contiguous(), offset[k : k + BLOCK].contiguous(), k))
+        rows, scale = x.new_empty(len(cells), len(basis)), x.new_empty(len(cells))
+        evens, odds = x.new_empty(len(cells), even), x.new_empty(len(cells), len(weights) - even)
+        even_basis, odd_basis = basis[:, :even].contiguous(), basis[:, even:].contiguous()
+        widths = {len(part) for _, _, part, _ in blocks}
+        responses = {width: (x.new_empty(len(cells), width), x.new_empty(len(cells), width)) for width in widths}
+        for places in (cells, mirrored):
+            if places is not None:
+                check_cells(places, self.grid**2)
         for image, sums in zip(x, pooled, strict=True):
             patches_of(library, image, size, self.stride, constant, rows, scale)
+            torch.mm(rows, even_basis, out=evens)
+            if mirrored is not None:
+                torch.mm(rows, odd_basis, out=odds)
             up, down = sums
-            for side, part, places, k in blocks:
-                out = responses[len(part)]
-                torch.mm(rows, side, out=out)
-                columns = slice(k, k + len(part))
-                threshold_and_pool(library, out, scale, part, places, self.threshold, up[:, columns], down[:, columns])
+            for even_part, odd_part, shift, k in blocks:
+                seen, other = responses[len(shift)]
+                torch.mm(evens, even_part, out=seen)
+                if mirrored is not None:
+                    torch.mm(odds, odd_part, out=other)
+                columns = slice(k, k + len(shift))
+                both = (seen, None if mirrored is None else other)
+                to = up[:, columns], down[:, columns]
+                threshold_and_pool(library, *both, scale, shift, cells, mirrored, self.threshold, *to)
 
     def _pool_plain(self, x: Tensor, size: int, cells: Tensor, pooled: Tensor) -> None:
-        weights, offset = self.state[f"weights{size}"], self.state[f"offset{size}"]
-        sides = [(weights, cells)] + ([self._mirrored(size, cells)] if self.mirror else [])
+        basis, weights, offset = (self.state[f"{name}{size}"] for name in ("basis", "weights", "offset"))
+        even, mirrored = int(self.state[f"even{size}"]), self._mirrored(size, cells)
         for image, sums in zip(x.split(8), pooled.split(8), strict=True):
             rows = F.unfold(image, size, stride=self.stride).transpose(1, 2)
             scale = (rows.var(2, correction=0, keepdim=True) + self.state[f"constant{size}"]).rsqrt()
-            for side, places in sides:
-                v = (rows @ side) * scale + offset
+            seen, other = ((rows @ basis[:, part]) @ weights[part] for part in (slice(even), slice(even, None)))
+            sides = [(seen + other, cells)] + ([(seen - other, mirrored)] if mirrored is not None else [])
+            for responses, places in sides:
+                v = responses * scale + offset
                 sums[:, 0].index_add_(1, places.to(x.device), (v - self.threshold).clamp_min_(0))
                 sums[:, 1].index_add_(1, places.to(x.device), (-v - self.threshold).clamp_min_(0))
+
+
+def _span(vectors: Tensor) -> Tensor:
+    """An orthonormal basis of what vectors like e_i + e_j or e_i - e_j, as columns, span."""
+    kept = vectors[:, vectors.any(0)]
+    # every pair comes twice, and e_i - e_j with either sign: the one whose first number is positive is taken
+    first = kept[kept.abs().argmax(0), torch.arange(kept.shape[1])]
+    signed = kept * first.sign()
+    return F.normalize(signed.T.unique(dim=0), dim=1).T
 
 
 def _sample(x: Tensor, size: int, random: torch.Generator) -> Tensor:

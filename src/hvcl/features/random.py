@@ -28,6 +28,8 @@ class RandomFeatures(FeatureMap):
         seed: of the projections.
     """
 
+    keeps_pieces = True
+
     def __init__(
         self,
         input_shape: tuple[int, ...],

@@ -38,6 +38,8 @@ class MoVEOptions(TypedDict, total=False):
     """Standard deviation s of the first prior; None (default): the He standard deviation or, "start"ing, the posterior's own."""
     first_prior: FirstPrior
     """The first prior has its mean at "zero" (default), or where the posterior "start"s: then nothing is to be paid at first."""
+    retention: float
+    """How many times as firmly as Bayes' rule has it what earlier tasks taught is held: lambda of generalised VCL (default 1)."""
     sigma_transform: SigmaTransform
     """sigma = "exp"(rho) (default) or "softplus"(rho)."""
     kernel_width: float | None

@@ -78,7 +78,11 @@ class Learner(ABC):
 
     @property
     def memory(self) -> str:
-        """What is stored of past data, in words: "none", "all examples", "200 examples"."""
+        """What is stored of past data, at any time and in saved files, in words: "none", "all examples", "200 examples".
+
+        "256 examples, then pieces": the first 256, until a feature map is fitted to them, and from then on pieces of them in the
+        map (`hvcl.learners.warmup.memory_words`). A task's own data, while it lasts, are not past.
+        """
         return "all examples" if self.needs_all_data else "none"
 
     @property

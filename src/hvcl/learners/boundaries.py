@@ -4,7 +4,7 @@ The gate (`hvcl.gates.GenerativeGate`) sees fixed features of every batch and op
 alarm has a probability of at most concentration / N after N examples. When most of a batch is assigned to another expert than
 most of the one before, a boundary lies between them: the learner consolidates before it learns from the batch. The features are
 whitened patches of pictures, or the inputs of other data, fitted to the first examples of the stream; only these are kept, and
-only until then.
+only until then (`FeatureGate.memory`).
 
 In Task-IL the task id of a batch is given in training, and a boundary is where it changes.
 """

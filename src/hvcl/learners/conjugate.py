@@ -37,10 +37,14 @@ class SharedExperts:
 
     def __init__(self, features: FeatureMap, make_gate: MakeGate, ridge: float | None) -> None:
         self.features = features
-        self.head = ClassHead(features.features, ridge=ridge)
+        # the features are standardised: sums around zero, so that no example's features stay in the state as a centre
+        self.head = ClassHead(features.features, ridge=ridge, centre=torch.zeros(features.features))
         self.columns: dict[tuple[int, int], int] = {}
         random = torch.Generator().manual_seed(0)
         self.gate = make_gate(SKETCH, "tied")
+        if self.gate is not None:
+            # the features are standardised, and the gates of learners with the same map can merge
+            self.gate.standardise(0.0, 1.0)
         self.projection = torch.randn(features.features, SKETCH, generator=random) / features.features**0.5
 
     @property
@@ -48,15 +52,18 @@ class SharedExperts:
         """All heads: the one there is."""
         return [self.head]
 
-    def learn(self, x: Tensor, y: Tensor, experts: Tensor | None) -> Tensor:
-        """Learn from a batch; returns the experts ``[B]``: those given, else those that the gate assigns."""
-        return self.learn_features(self.features(x), y, experts)
+    def learn(self, x: Tensor, y: Tensor, experts: Tensor | None, weights: Tensor | None = None) -> Tensor:
+        """Learn from a batch; returns the experts ``[B]``: those given, else those that the gate assigns.
 
-    def learn_features(self, phi: Tensor, y: Tensor, experts: Tensor | None) -> Tensor:
+        `weights` ``[B]`` say how many examples each one counts as in the head; the gate counts every example once.
+        """
+        return self.learn_features(self.features(x), y, experts, weights)
+
+    def learn_features(self, phi: Tensor, y: Tensor, experts: Tensor | None, weights: Tensor | None = None) -> Tensor:
         """`learn` from the features ``[B, D]`` of a batch."""
         if experts is None:
             experts = torch.zeros_like(y) if self.gate is None else self.gate.observe(phi @ self.projection, y)
-        self.head.add(phi, self.columns_of(experts, y))
+        self.head.add(phi, self.columns_of(experts, y), weights)
         return experts
 
     def columns_of(self, experts: Tensor, y: Tensor) -> Tensor:
@@ -66,7 +73,7 @@ class SharedExperts:
             self.columns.setdefault(pair, len(self.columns))
         return torch.tensor([self.columns[pair] for pair in pairs])
 
-    def remove(self, x: Tensor, y: Tensor, experts: Tensor) -> None:
+    def remove(self, x: Tensor, y: Tensor, experts: Tensor, weights: Tensor | None = None) -> None:
         """Unlearn examples of given experts; `InputError`, and nothing has changed, if they cannot all have been learned."""
         pairs = list(zip(experts.tolist(), y.tolist(), strict=True))
         if any(pair not in self.columns for pair in pairs):
@@ -76,7 +83,7 @@ class SharedExperts:
         try:
             if self.gate is not None:
                 self.gate.remove(phi @ self.projection, experts, y)
-            self.head.remove(phi, torch.tensor([self.columns[pair] for pair in pairs]))
+            self.head.remove(phi, torch.tensor([self.columns[pair] for pair in pairs]), weights)
         except InputError:
             self.gate = before
             raise
@@ -84,7 +91,7 @@ class SharedExperts:
     def predict(self, x: Tensor, outputs: int, task: Tensor | None) -> tuple[Tensor, Tensor]:
         """p(y|x) ``[B, outputs]`` and p(m|x) ``[B, experts]``, which a given task id determines."""
         p = self.head.log_probabilities(self.features(x)).exp()
-        experts, labels = torch.tensor(list(self.columns)).T
+        experts, labels = self._pairs(p).T
         share = self._shares(p) if task is None else _one_expert(task, int(experts.max()) + 1)
         return p.new_zeros(len(x), outputs).index_add_(1, labels, p), share
 
@@ -94,8 +101,14 @@ class SharedExperts:
 
     def _shares(self, p: Tensor) -> Tensor:
         """p(m|x) from p(m, y|x) ``[B, columns]``."""
-        experts, _ = torch.tensor(list(self.columns)).T
+        experts, _ = self._pairs(p).T
+        if self.gate is not None:
+            experts = self.gate.follow(experts)
         return p.new_zeros(len(p), int(experts.max()) + 1).index_add_(1, experts, p)
+
+    def _pairs(self, p: Tensor) -> Tensor:
+        """(expert, label) of every column of p ``[columns, 2]``; columns that have come since p was computed are not in it."""
+        return torch.tensor(list(self.columns)[: p.shape[1]])
 
     def merge(self, other: SharedExperts, first: int) -> None:
         """Add what others with the same feature map have learned; their expert m becomes expert `first` + m."""
@@ -149,12 +162,19 @@ class SeparateExperts:
         flat = x.float().flatten(1)
         self.shift = flat.mean(0)
         self.scale = (flat - self.shift).square().mean().sqrt().clamp_min(1e-6)
-        self.gate = self.make_gate(flat.shape[1], "diagonal")
+        self.gate = self._standardised_gate()
+
+    def _standardised_gate(self) -> GenerativeGate:
+        """A gate on inputs that `_gate_input` has standardised."""
+        gate = self.make_gate(len(self.shift), "diagonal")
+        assert gate is not None
+        gate.standardise(0.0, 1.0)
+        return gate
 
     def _gate_input(self, x: Tensor) -> Tensor:
         return (x.float().flatten(1) - self.shift) / self.scale
 
-    def learn(self, x: Tensor, y: Tensor, experts: Tensor | None) -> Tensor:
+    def learn(self, x: Tensor, y: Tensor, experts: Tensor | None, weights: Tensor | None = None) -> Tensor:
         """Learn from a batch; returns the experts ``[B]``: those given, else those that the gate assigns."""
         assert self.gate is not None
         if experts is None:
@@ -168,10 +188,10 @@ class SeparateExperts:
                 features.fit(x[mine])
                 self.maps.append(features)
                 self.heads.append(ClassHead(features.features, ridge=self.ridge))
-            self.heads[expert].add(self.maps[expert](x[mine]), y[mine])
+            self.heads[expert].add(self.maps[expert](x[mine]), y[mine], None if weights is None else weights[mine])
         return experts
 
-    def remove(self, x: Tensor, y: Tensor, experts: Tensor) -> None:
+    def remove(self, x: Tensor, y: Tensor, experts: Tensor, weights: Tensor | None = None) -> None:
         """Unlearn examples of given experts; `InputError`, and nothing has changed, if they cannot all have been learned."""
         assert self.gate is not None
         if int(experts.max()) >= len(self.heads) or int(experts.min()) < 0:
@@ -182,7 +202,7 @@ class SeparateExperts:
             for expert in experts.unique().tolist():
                 mine = experts == expert
                 self.heads[expert] = copy.deepcopy(self.heads[expert])
-                self.heads[expert].remove(self.maps[expert](x[mine]), y[mine])
+                self.heads[expert].remove(self.maps[expert](x[mine]), y[mine], None if weights is None else weights[mine])
         except InputError:
             self.gate, self.heads = before
             raise
@@ -213,8 +233,7 @@ class SeparateExperts:
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, into an object that has learned nothing."""
         self.shift, self.scale = state["shift"], state["scale"]
-        self.gate = self.make_gate(len(self.shift), "diagonal")
-        assert self.gate is not None
+        self.gate = self._standardised_gate()
         self.gate.load_state_dict(state["gate"])
         for number, (features, head) in enumerate(zip(state["maps"], state["heads"], strict=True)):
             self.maps.append(self.new_map(number))

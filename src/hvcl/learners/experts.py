@@ -59,6 +59,15 @@ class ExpertLog:
                 del entry.labels[label]
         self.seen -= len(experts)
 
+    def correct(self, expert: int, label: int, count: int) -> None:
+        """Record that an expert has so many examples of a label now: where they have weights, rows do not say it."""
+        entry = self._records[expert]
+        more = count - entry.labels.pop(label, 0)
+        if count:
+            entry.labels[label] = count
+        entry.examples += more
+        self.seen += more
+
     def merge(self, other: ExpertLog, first: int = 0) -> None:
         """Append another log as if its steps had followed this one's; its expert m becomes expert `first` + m."""
         steps = 1 + max((last for record in self.records for _, last, _ in record.stretches), default=-1)

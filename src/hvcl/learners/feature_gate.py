@@ -13,9 +13,13 @@ from hvcl.core.errors import InputError
 from hvcl.features import FeatureChoice, FeatureMap, InputFeatures, PatchFeatures
 from hvcl.gates import GenerativeGate
 from hvcl.gates.generative import Covariance
+from hvcl.gates.standardise import location_and_scale
 from hvcl.learners.base import State
 from hvcl.learners.conjugate import SharedExperts
-from hvcl.learners.warmup import Batch, WarmUp
+from hvcl.learners.warmup import Batch, WarmUp, memory_words
+
+FLOOR = 0.1
+"""Smallest spread of a feature that the gate standardises with, as a share of the median one."""
 
 Recognition = Literal["gaussians", "evidence"]
 
@@ -46,6 +50,8 @@ class FeatureGateConfig:
     """Concentration of the gate's Chinese-restaurant prior: larger opens experts more readily."""
     window: int = 128
     """Smallest number of examples that are tested for a shift; smaller batches are tested together."""
+    max_experts: int | None = None
+    """Most experts that the gate opens; then examples after a shift go to the most likely one. None: no bound."""
     warmup: int = 256
     """Examples that the gate's features are fitted to. They are kept until then, and all belong to the first expert."""
 
@@ -75,6 +81,7 @@ class FeatureGate:
     ) -> None:
         self.input_shape, self.config, self.seed, self.growing = input_shape, config, seed, growing
         self._custom = features
+        self._map_was_given = features is not None and features.fitted
         self.features = features
         """None until the warm-up is over, unless a custom map was given."""
         self.gate: GenerativeGate | None = None
@@ -140,6 +147,14 @@ class FeatureGate:
         return self.gate.probabilities(phi).float() if self.shared is None else torch.ones(len(phi), 1)
 
     @property
+    def memory(self) -> str:
+        """What is stored of past data, in words (`Learner.memory`): the warm-up, and what the features keep of it."""
+        if self._map_was_given:
+            return "none"
+        pieces = self._choice().perhaps_patches if self._custom is None else self._custom.keeps_pieces
+        return memory_words(self.config.warmup, pieces)
+
+    @property
     def num_parameters(self) -> int:
         """Number of learned values that p(m|x) depends on."""
         if self.shared is not None:
@@ -163,6 +178,9 @@ class FeatureGate:
         self._make_gate(features)
         assert self.gate is not None
         if self.shared is None:
+            centre, spread = location_and_scale(phi.double())
+            # a feature that hardly varies on the first examples may vary later: do not blow it up
+            self.gate.standardise(centre, spread.clamp_min(FLOOR * float(spread.median())))
             self.gate.learn(phi, first, y)
         else:
             self.gate.learn(phi @ self.shared.projection, first, y)
@@ -186,6 +204,7 @@ class FeatureGate:
             temperature=config.temperature,
             window=config.window,
             growing=self.growing,
+            max_experts=config.max_experts if self.growing else None,
         )
 
     def _choice(self) -> FeatureChoice:

@@ -308,6 +308,13 @@ class GenerativeReplay(GradientLearner):
 
     # -- state -----------------------------------------------------------------------------------------------------------------
 
+    @property
+    def memory(self) -> str:
+        """Generated examples are not stored ones; a detector of boundaries keeps the first examples for a while."""
+        if self.detector is None or self.problem.task_outputs is not None:
+            return super().memory
+        return self.detector.gate.memory
+
     def state_dict(self) -> State:
         """As any network's, the tasks and labels that were seen, and the boundary detector."""
         own = {"finished": self.finished, "seen": self.seen, "known": self.known, "heads": self.heads}

@@ -71,6 +71,15 @@ class WarmUp:
         self.batches = [batch for batch in left if len(batch[1])]
 
 
+def memory_words(examples: int, pieces: bool) -> str:
+    """What a learner with a warm-up of so many examples stores, over its whole life, in words.
+
+    The examples themselves are kept, and saved with the learner, until the feature map is fitted to them. With `pieces` the map
+    is made of pieces of them (patches, or random mixtures of all of them, from which they could be computed); else of means.
+    """
+    return f"{examples} examples, then {'pieces' if pieces else 'none'}"
+
+
 def check_warmup(examples: int) -> None:
     """Raise `InputError` for a setting `warmup` that is too small to standardise features."""
     if examples < 2:

@@ -35,6 +35,16 @@ class Posterior(NamedTuple):
     kl: Tensor
 
 
+class Hold(NamedTuple):
+    """How a layer's experts are stepped and held: see `hvcl.posteriors.MeanFieldGaussian` and `hvcl.optim.VariationalAdam`."""
+
+    layout: tuple[int, int, int] | None
+    """(outer, units, inner): an expert's weights seen so have their unit in the middle; None for a sigma per weight."""
+    retention: float
+    first_precision: float
+    sigma_rate: float
+
+
 class Push(NamedTuple):
     """Dense gradients ``[M, ...]`` of means and log sigmas that come on top; rows of experts not stepped may be anything."""
 
@@ -43,34 +53,35 @@ class Push(NamedTuple):
 
 
 class Other(NamedTuple):
-    """A parameter without a prior: its values, moments and count of steps, and what is in its `.grad` (contiguous), if any."""
+    """A parameter without a prior: its values, moments and count of steps, what is in its `.grad` (contiguous), if any, and its
+    step size over that of the means."""
 
     values: Tensor
     first: Tensor
     second: Tensor
     steps: Tensor
     more: Tensor | None
+    rate: float
 
 
 class ExpertSteps:
     """The steps of several layers' experts in one compiled call; addresses are kept from one time to the next.
 
     Args:
-        layouts: of each layer (outer, units, inner): weights of an expert seen so have their unit in the middle; None for a sigma
-            per weight.
+        holds: how each layer's experts are stepped and held.
     """
 
-    def __init__(self, layouts: Sequence[tuple[int, int, int] | None]) -> None:
-        self.layouts = layouts
-        self.layers = (_Experts * len(layouts))()
-        self.plains: list[Any] = [None] * len(layouts)
-        self._others: list[list[int]] = [[] for _ in layouts]
-        self._with: list[Any] = [None] * len(layouts)
-        self._pointers: list[list[int]] = [[] for _ in layouts]
-        self._alive: list[Any] = [None] * len(layouts)
-        self._aliases: list[Any] = [None] * len(layouts)
+    def __init__(self, holds: Sequence[Hold]) -> None:
+        self.holds = holds
+        self.layers = (_Experts * len(holds))()
+        self.plains: list[Any] = [None] * len(holds)
+        self._others: list[list[int]] = [[] for _ in holds]
+        self._with: list[Any] = [None] * len(holds)
+        self._pointers: list[list[int]] = [[] for _ in holds]
+        self._alive: list[Any] = [None] * len(holds)
+        self._aliases: list[Any] = [None] * len(holds)
         self._library: Library | None = None
-        self._described: list[object | None] = [None] * len(layouts)
+        self._described: list[object | None] = [None] * len(holds)
         """Of each layer the memory of gradients that its structure points to since the last `again`."""
         self._largest = 0
         self._room: Tensor | None = None
@@ -85,13 +96,15 @@ class ExpertSteps:
         if pointers == self._pointers[number]:
             return self._library
         self._pointers[number] = []
-        layout, library = self.layouts[number], usable(*posterior)
+        hold, library = self.holds[number], usable(*posterior)
+        layout = hold.layout
         if library is None or (posterior.rho is None and layout is None):
             return None
         experts, count, shape = self.layers[number], posterior.mean.shape[0], tuple(posterior.mean.shape)
         experts.experts, experts.size = count, posterior.mean[0].numel()
         self._largest = max(self._largest, 2 * experts.size)
         experts.outer, experts.units, experts.inner = layout or (0, 0, 0)
+        experts.retention, experts.first, experts.sigma_rate = hold.retention, hold.first_precision, hold.sigma_rate
         if layout is not None and layout[0] * layout[1] * layout[2] != experts.size:
             raise InputError(f"weights of shape {shape[1:]} cannot be seen as {layout}")
         shapes: dict[str, tuple[int, ...]] = {"steps": (count,), "kl": (count,)}
@@ -160,7 +173,7 @@ class ExpertSteps:
             self.plains[number] = plains = (_Plain * len(others))()
             for plain, other in zip(plains, others, strict=True):
                 shape = tuple(other.values.shape)
-                plain.count = other.values.numel()
+                plain.count, plain.rate = other.values.numel(), other.rate
                 plain.values, plain.first, plain.second = (address(tensor, *shape) for tensor in other[:3])
                 plain.steps = address(other.steps)
             self._others[number] = pointers
@@ -187,37 +200,40 @@ def expert_step(
     expert: int,
     g_mean: Tensor | None,
     g_rho: Tensor | None,
-    inverse: Tensor,
+    pull: Tensor,
     kl_weight: float,
     lr: float,
+    sigma_rate: float,
     betas: tuple[float, float],
     epsilon: float,
 ) -> None:
     """The same in torch operations, for one expert: any device and type, and the reference for the compiled one.
 
-    `inverse` is 1 / (prior sigma)^2 of every weight.
+    `pull` is what holds every mean: 1 / (prior sigma)^2, or more.
     """
     posterior.steps[expert] += 1
     t, (beta1, beta2) = float(posterior.steps[expert]), betas
     rate, root = lr / (1 - beta1**t), (1 - beta2**t) ** -0.5
 
-    def adam(parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor) -> None:
+    def adam(parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rate: float) -> None:
         first.lerp_(gradient, 1 - beta1)
         second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         parameter.addcdiv_(first, second.sqrt().mul_(root).add_(epsilon), value=-rate)
 
     mean, prior = posterior.mean[expert], posterior.prior_mean[expert]
-    pull = (mean - prior).mul_(inverse).mul_(kl_weight)
+    pulled = (mean - prior).mul_(pull).mul_(kl_weight)
     excess = None
     if posterior.rho is not None:  # before the means' step, after which nothing of this has changed
         rho, prior_rho = posterior.rho[expert], posterior.prior_log_sigma[expert]
         excess = torch.expm1(2 * (rho - prior_rho)).mul_(kl_weight)
-    adam(mean, pull if g_mean is None else pull.add_(g_mean), posterior.first_mean[expert], posterior.second_mean[expert])
-    kl = float((mean - prior).square_().mul_(inverse).sum()) / 2
+    moments = posterior.first_mean[expert], posterior.second_mean[expert]
+    adam(mean, pulled if g_mean is None else pulled.add_(g_mean), *moments, rate)
+    kl = float((mean - prior).square_().mul_(pull).sum()) / 2
     if excess is not None:
         assert posterior.first_rho is not None
         assert posterior.second_rho is not None
-        adam(rho, excess if g_rho is None else excess.add_(g_rho), posterior.first_rho[expert], posterior.second_rho[expert])
+        moments = posterior.first_rho[expert], posterior.second_rho[expert]
+        adam(rho, excess if g_rho is None else excess.add_(g_rho), *moments, rate * sigma_rate)
         ratio = rho - prior_rho
         kl += float((torch.expm1(2 * ratio) / 2 - ratio).sum())
     posterior.kl[expert] = kl

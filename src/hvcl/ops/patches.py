@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hvcl.ops.border import address
+from hvcl.ops.border import address, optional
 from hvcl.ops.library import Library
 
 
@@ -38,26 +38,40 @@ def check_cells(cell: Tensor, cells: int) -> None:
 
 
 def threshold_and_pool(
-    library: Library, responses: Tensor, scale: Tensor, offset: Tensor, cell: Tensor, threshold: float, up: Tensor, down: Tensor
+    library: Library,
+    even: Tensor,
+    odd: Tensor | None,
+    scale: Tensor,
+    offset: Tensor,
+    cell: Tensor,
+    mirrored: Tensor | None,
+    threshold: float,
+    up: Tensor,
+    down: Tensor,
 ) -> None:
     """Add the two-sided thresholded responses ``[places, filters]`` to the cells that their places belong to.
 
     What is above the threshold goes to `up`, what is below minus the threshold to `down`, both ``[cells, filters]``; their rows
-    may be apart from each other. `cell` has passed `check_cells`.
+    may be apart from each other. Responses are `even` or, with `odd`, even + odd and, for the cells `mirrored`, even - odd. The
+    cells have passed `check_cells`.
     """
-    (places, filters), cells, apart = responses.shape, len(up), up.stride(0)
+    (places, filters), cells, apart = even.shape, len(up), up.stride(0)
     for sums in (up, down):
         if sums.shape != (cells, filters) or sums.stride() != (apart, 1) or apart < filters or sums.dtype is not torch.float32:
             raise IndexError(f"sums must be [{cells}, {filters}], got {tuple(sums.shape)} with strides {sums.stride()}")
+    if (odd is None) != (mirrored is None):
+        raise IndexError("odd responses and the cells of the mirror image come together")
     library.functions.threshold_and_pool(
         places,
         filters,
         apart,
         threshold,
-        address(responses, places, filters),
+        address(even, places, filters),
+        optional(odd, places, filters),
         address(scale, places),
         address(offset, filters),
         address(cell, places, dtype=torch.int32),
+        None if mirrored is None else address(mirrored, places, dtype=torch.int32),
         up.data_ptr(),
         down.data_ptr(),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self, overload
 
@@ -12,7 +13,7 @@ from torch.optim.adam import adam
 
 from hvcl.core.errors import InputError
 from hvcl.ops import Contribution, Dense, Library
-from hvcl.ops.adam import ExpertSteps, Other, Posterior, Push, expert_step
+from hvcl.ops.adam import ExpertSteps, Hold, Other, Posterior, Push, expert_step
 from hvcl.ops.gradients import added
 from hvcl.optim.state import Shapes, check_optimizer_state
 from hvcl.posteriors import MeanFieldGaussian
@@ -35,6 +36,8 @@ class VariationalAdam(torch.optim.Optimizer):
             are; the small pull of their KL (their gate mass is not exactly zero), the diversity's push on them and Adam's
             momentum are left out. With many experts of which a batch uses few, a step then costs what the used ones cost.
             (Biases, gates and sigmas per unit are few: they are always stepped.)
+        sigma_rate: step size of the log sigmas over that of everything else. A step of Adam moves a log sigma by about `lr`: in a
+            few hundred steps of 0.001 a sigma cannot halve, and says little of what was learned.
 
     An expert that is stepped moves in both its means and its sigmas, if only by momentum; torch's Adam would leave alone a sigma
     that no term of the loss has ever touched (estimator "mean" without KL).
@@ -47,13 +50,16 @@ class VariationalAdam(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         lazy: bool = True,
+        sigma_rate: float = 1.0,
     ) -> None:
         if not isinstance(module, nn.Module):
             raise InputError(f"VariationalAdam takes a network, not its parameters: got a {type(module).__name__}")
         if not lr >= 0 or not eps >= 0 or not all(0 <= beta < 1 for beta in betas):
             raise InputError(f"lr and eps must be at least 0 and betas in [0, 1), got lr={lr}, eps={eps}, betas={betas}")
+        if not 0 <= sigma_rate < math.inf:
+            raise InputError(f"sigma_rate must be at least 0 and finite, got {sigma_rate}")
         super().__init__(module.parameters(), {"lr": lr, "betas": betas, "eps": eps})
-        self.lazy = lazy
+        self.lazy, self.sigma_rate = lazy, sigma_rate
         # a sigma per weight by another transform than exp is not worth a kernel of its own: plain autograd serves it
         every = [m for m in module.modules() if isinstance(m, MeanFieldGaussian)]
         self.posteriors = [m for m in every if m.transform == "exp" or m.sigma_kind == "unit"]
@@ -64,7 +70,13 @@ class VariationalAdam(torch.optim.Optimizer):
 
     def _prepare(self) -> None:
         """What follows from the posteriors and does not change."""
-        self._steps = ExpertSteps([p.unit_layout if p.sigma_kind == "unit" else None for p in self.posteriors])
+        self._steps = ExpertSteps(
+            [
+                Hold(p.unit_layout if p.sigma_kind == "unit" else None, p.retention, p.first_precision, self.sigma_rate)
+                for p in self.posteriors
+            ]
+        )
+        self._sigmas = {id(posterior.rho) for posterior in self._all}
         self._states: list[Posterior | None] = [None] * len(self.posteriors)
         self._others: dict[int, Other] = {}
         self._repeats: list[_Repeat | None] = [None] * len(self.posteriors)
@@ -77,7 +89,7 @@ class VariationalAdam(torch.optim.Optimizer):
         made = object.__new__(type(self))
         memo[id(self)] = made
         for name, value in self.__dict__.items():
-            if name not in ("_steps", "_states", "_others", "_repeats", "_plain", "_experts"):
+            if name not in ("_steps", "_states", "_others", "_repeats", "_plain", "_experts", "_sigmas"):
                 setattr(made, name, copy.deepcopy(value, memo))
         for posterior in made.posteriors:
             collect(posterior, made)
@@ -135,25 +147,28 @@ class VariationalAdam(torch.optim.Optimizer):
     def _step_plain(self, group: dict[str, Any], done: set[int]) -> None:
         """All that have a gradient in `.grad`, but for those that are done."""
         gradients = [(p, g) for p in self._plain if id(p) not in done and (g := raw_grad(p)) is not None]
-        if not gradients:
-            return
-        states = [self._moments(p) for p, _ in gradients]
-        adam(
-            [p for p, _ in gradients],
-            [g for _, g in gradients],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],
-            [state["step"] for state in states],
-            fused=True,
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=0.0,
-            eps=group["eps"],
-            maximize=False,
-        )
+        sigmas = [pair for pair in gradients if id(pair[0]) in self._sigmas] if self.sigma_rate != 1 else []
+        others = [pair for pair in gradients if id(pair[0]) not in self._sigmas] if sigmas else gradients
+        for pairs, rate in ((others, 1.0), (sigmas, self.sigma_rate)):
+            if not pairs:
+                continue
+            states = [self._moments(p) for p, _ in pairs]
+            adam(
+                [p for p, _ in pairs],
+                [g for _, g in pairs],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                [state["step"] for state in states],
+                fused=True,
+                amsgrad=False,
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"] * rate,
+                weight_decay=0.0,
+                eps=group["eps"],
+                maximize=False,
+            )
 
     def _moments(self, parameter: Tensor, counters: int | None = None) -> dict[str, Any]:
         """The state of one parameter; `counters` asks for a step count per expert."""
@@ -229,7 +244,9 @@ class VariationalAdam(torch.optim.Optimizer):
         found, gradient = self._others.get(id(parameter)), raw_grad(parameter)
         if found is None or found.values is not parameter:
             state = self._moments(parameter)
-            found = self._others[id(parameter)] = Other(parameter, state["exp_avg"], state["exp_avg_sq"], state["step"], None)
+            rate = self.sigma_rate if id(parameter) in self._sigmas else 1.0
+            found = Other(parameter, state["exp_avg"], state["exp_avg_sq"], state["step"], None, rate)
+            self._others[id(parameter)] = found
         return found if gradient is None else found._replace(more=gradient.contiguous())
 
     def _plan(self, posterior: MeanFieldGaussian) -> _Plan | None:
@@ -293,14 +310,15 @@ class VariationalAdam(torch.optim.Optimizer):
         if plan.more is not None:
             of_mean, of_rho = added(of_mean, plan.more.mean), added(of_rho, plan.more.rho)
         weights = plan.kl_weights if plan.single is None or plan.kl_weights is not None else plan.single.kl_weights()
-        inverse = torch.exp(-2 * state.prior_log_sigma)
+        pull = posterior.pull()
         if posterior.sigma_kind == "unit":
-            inverse = posterior.expand_units(inverse).expand_as(state.mean)
+            pull = posterior.expand_units(pull).expand_as(state.mean)
         for m, stepped in enumerate(plan.which(posterior.experts, self.lazy)):
             if stepped:
                 gradients = (None if of_mean is None else of_mean[m], None if of_rho is None else of_rho[m])
                 weight = 0.0 if weights is None else float(weights[m])
-                expert_step(state, m, *gradients, inverse[m], weight, group["lr"], group["betas"], group["eps"])
+                rates = group["lr"], self.sigma_rate
+                expert_step(state, m, *gradients, pull[m], weight, *rates, group["betas"], group["eps"])
 
     # -- state ----------------------------------------------------------------------------------------------------------------
 

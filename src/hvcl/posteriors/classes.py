@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,13 +11,37 @@ from torch.nn import functional as F
 
 from hvcl.core.errors import InputError
 from hvcl.posteriors.evidence import Posterior
-from hvcl.posteriors.matrix_normal import MatrixNormal
+from hvcl.posteriors.matrix_normal import NOTHING, MatrixNormal, check_weights
 
 FREEDOM = 10
 """Degrees of freedom of the Student t that stands for a class."""
 
 TEMPER = 0.5
 """Power that its density is taken to."""
+
+NO_VARIANCE = 1e-9
+"""Variance of scores, relative to that in the direction where they vary most, below which it is rounding."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A posterior over scores, and the classes in the space of its scores; never changed."""
+
+    posterior: Posterior
+    """Of the regression."""
+    means: Tensor
+    """Score of each class's centre ``[classes, classes]``."""
+    whiten: Tensor
+    """Whitens scores within classes ``[classes, directions in which scores differ]``."""
+    prior: Tensor
+    """Log number of examples of each class ``[classes]``."""
+
+    def log_probabilities(self, phi: Tensor) -> Tensor:
+        """log p(class | features) ``[B, classes]``; minus infinity for classes without examples."""
+        scores = self.posterior.mean(phi).double() @ self.whiten
+        distance = torch.cdist(scores, self.means @ self.whiten, compute_mode="donot_use_mm_for_euclid_dist").square()
+        used = self.whiten.shape[1]
+        return (self.prior - TEMPER * (FREEDOM + used) / 2 * torch.log1p(distance / FREEDOM)).log_softmax(1)
 
 
 class ClassHead:
@@ -37,9 +62,9 @@ class ClassHead:
     equal frequency.
     """
 
-    def __init__(self, features: int, *, ridge: float | None = None) -> None:
-        self.model = MatrixNormal(features, ridge=ridge)
-        self._reading: tuple[Posterior, Tensor, Tensor] | None = None
+    def __init__(self, features: int, *, ridge: float | None = None, centre: Tensor | None = None) -> None:
+        self.model = MatrixNormal(features, ridge=ridge, centre=centre)
+        self._reading: Reading | None = None
 
     @property
     def classes(self) -> int:
@@ -48,29 +73,46 @@ class ClassHead:
 
     @property
     def counts(self) -> Tensor:
-        """Examples of every class, ``[classes]``, float64."""
+        """Examples of every class, ``[classes]``, float64: each as often as its weight says."""
         return self.model.target_sum
 
-    def add(self, phi: Tensor, y: Tensor) -> None:
-        """Learn from features ``[B, F]`` of classes ``[B]``; classes that were not there before are added."""
-        self._check(phi, y)
+    def add(self, phi: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
+        """Learn from features ``[B, F]`` of classes ``[B]``, with weights ``[B]``; classes that are new are added."""
+        self._check(phi, y, weights)
         self.model.grow(int(y.max()) + 1)
-        self.model.add(phi, self._indicators(y))
+        self.model.add(phi, self._indicators(y), weights)
 
-    def remove(self, phi: Tensor, y: Tensor) -> None:
+    def remove(self, phi: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
         """Unlearn examples; an error, and nothing changed, if they cannot have been learned (see `MatrixNormal.remove`)."""
-        self._check(phi, y)
-        counts = torch.bincount(y, minlength=self.classes)
-        if len(counts) > self.classes or bool((counts > self.counts).any()):
+        self._check(phi, y, weights)
+        counts = torch.bincount(y, weights=weights, minlength=self.classes).double()
+        if len(counts) > self.classes or bool((counts > self.counts * (1 + NOTHING)).any()):
             raise InputError("cannot remove these examples: of some class there are more than were learned")
-        self.model.remove(phi, self._indicators(y))
+        self.model.remove(phi, self._indicators(y), weights)
+        self._blank()
+
+    def subtract(self, other: MatrixNormal, classes: list[int] | None = None) -> None:
+        """Unlearn all that another model of class indicators has learned: `merge` backwards. Errors are those of `remove`."""
+        columns = list(range(other.outputs)) if classes is None else classes
+        for column, count in zip(columns, other.target_sum.tolist(), strict=True):
+            if count > (float(self.counts[column]) if column < self.classes else 0) * (1 + NOTHING):
+                raise InputError("cannot remove these examples: of some class there are more than were learned")
+        self.model.subtract(other, classes)
+        self._blank()
+
+    def _blank(self) -> None:
+        """Classes without examples are as if they had never had any."""
+        gone = self.counts <= min(NOTHING * self.model.peak, 0.5)
+        self.model.blank(gone & (self.counts != 0))
 
     def merge(self, other: ClassHead, classes: list[int] | None = None) -> None:
         """Add what another head has learned; `classes` are the numbers of its classes in this one, the same by default."""
         self.model.merge(other.model, classes)
 
-    def _check(self, phi: Tensor, y: Tensor) -> None:
+    def _check(self, phi: Tensor, y: Tensor, weights: Tensor | None) -> None:
         self.model.check_features(phi)
+        if weights is not None:
+            check_weights(weights, len(phi))
         if y.shape != phi.shape[:1] or y.is_floating_point() or not len(y) or int(y.min()) < 0:
             raise InputError(f"classes must be {len(phi)} integers of at least 0, got {y.dtype} of shape {tuple(y.shape)}")
 
@@ -83,37 +125,14 @@ class ClassHead:
 
     def log_probabilities(self, phi: Tensor) -> Tensor:
         """log p(class | features) ``[B, classes]``; minus infinity for classes without examples."""
-        means, whiten, prior = self._read()
-        scores = self.scores(phi).double() @ whiten
-        distance = torch.cdist(scores, means @ whiten, compute_mode="donot_use_mm_for_euclid_dist").square()
-        used = whiten.shape[1]
-        return (prior - TEMPER * (FREEDOM + used) / 2 * torch.log1p(distance / FREEDOM)).log_softmax(1)
+        return self.reading().log_probabilities(phi)
 
-    def _read(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Class means in score space, a matrix that whitens scores within classes, and log class frequencies."""
-        posterior = self.model.posterior()
-        if self._reading is None or self._reading[0] is not posterior:
-            self._reading = (posterior, *self._measure(posterior))
-        _, means, whiten = self._reading
-        return means, whiten, self.counts.log()
-
-    def _measure(self, posterior: Posterior) -> tuple[Tensor, Tensor]:
-        n, counts, weights = self.model.count, self.counts, posterior.weights
-        seen = counts.clamp_min(1)
-        cross = self.model.cross - torch.outer(self.model.feature_sum, self.model.target_sum / n)
-        # sums of the scores over each class's examples, around the mean score
-        sums = weights.T @ cross
-        means = (sums / seen).T + posterior.intercept
-        total = weights.T @ (cross - posterior.ridge * weights)  # W^T A W, as (A + ridge) W = B
-        within = (total - (sums / seen) @ sums.T) / n
-        rest = 1 - min((posterior.effective + 1) / n, 0.99)
-        ideal = torch.eye(len(counts), dtype=torch.float64)
-        means = ideal - (ideal - means) / rest
-        within = (within + within.T) / (2 * rest**2)
-        values, vectors = torch.linalg.eigh(within)
-        # scores sum to one: one direction has no variance, and carries no information
-        used = values > 1e-9 * values[-1].clamp_min(1e-30)
-        return means, vectors[:, used] * values[used].rsqrt()
+    def reading(self) -> Reading:
+        """What probabilities follow from: of the model's posterior, and computed once for each. A snapshot: it never changes."""
+        posterior, reading = self.model.posterior(), self._reading
+        if reading is None or reading.posterior is not posterior:
+            reading = self._reading = _measure(posterior)
+        return reading
 
     def state_dict(self) -> dict[str, Any]:
         """The sums of the regression."""
@@ -122,3 +141,26 @@ class ClassHead:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.model.load_state_dict(state)
+
+
+def _measure(posterior: Posterior) -> Reading:
+    n, counts, weights, cross = posterior.count, posterior.target_sum, posterior.weights, posterior.cross
+    seen = torch.where(counts > 0, counts, 1)
+    # sums of the scores over each class's examples, around the mean score
+    sums = weights.T @ cross
+    means = (sums / seen).T + posterior.intercept
+    total = weights.T @ (cross - posterior.ridge * weights)  # W^T A W, as (A + ridge) W = B
+    within = (total - (sums / seen) @ sums.T) / n
+    rest = 1 - min((posterior.effective + 1) / n, 0.99)
+    ideal = torch.eye(len(counts), dtype=torch.float64)
+    means = ideal - (ideal - means) / rest
+    within = (within + within.T) / (2 * rest**2)
+    # directions in which scores vary at all: they sum to one, and there may be classes without examples
+    between = (sums / seen) @ sums.T / n
+    values, vectors = torch.linalg.eigh(within + (between + between.T) / 2)
+    basis = vectors[:, values > NO_VARIANCE * values[-1].clamp_min(1e-30)]
+    # a class whose examples all have the same score is as narrow as rounding lets one see
+    inner = basis.T @ within @ basis
+    narrow, turn = torch.linalg.eigh((inner + inner.T) / 2)
+    whiten = basis @ turn * narrow.clamp_min(NO_VARIANCE * float(values[-1])).rsqrt()
+    return Reading(posterior, means, whiten, counts.log())

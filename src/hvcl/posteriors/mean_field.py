@@ -46,6 +46,10 @@ class MeanFieldGaussian(nn.Module):
         initial_sigma: posterior sigma at the start, as a fraction of the He standard deviation.
         prior_sigma: s of the first prior; None takes the He standard deviation, from which the means are drawn, or with
             ``first_prior="start"`` the posterior's own sigma.
+        retention: lambda of generalised VCL (Loo et al., 2021): how many times as firmly as Bayes' rule has it the means are held
+            where earlier tasks have taught something. The KL's term of the means is
+            :math:`(\mu - \nu)^2 / (2 s^2) \cdot (1 + (\lambda - 1) (1 - s^2 / s_0^2)_+)`, with :math:`s_0` of the first prior:
+            lambda multiplies the precision that was gained since, and 1 is the KL itself.
         first_prior: "zero" is a prior in the sense of Bayes, known before the weights were drawn. Its KL at the start is of
             the order of :math:`\log(s / \sigma_0)` nats a weight: with sigmas of a tenth, 1.8. "start" makes it the posterior
             that training begins with: KL zero at the start, and what it costs is what was learned.
@@ -68,6 +72,7 @@ class MeanFieldGaussian(nn.Module):
         initial_sigma: float = 0.1,
         prior_sigma: float | None = None,
         first_prior: FirstPrior = "zero",
+        retention: float = 1.0,
         transform: SigmaTransform = "exp",
         unit_layout: tuple[int, int, int] | None = None,
         device: torch.device | str | None = None,
@@ -78,6 +83,8 @@ class MeanFieldGaussian(nn.Module):
             raise InputError(f"initial_sigma must be positive, got {initial_sigma}")
         if prior_sigma is not None and not 0 < prior_sigma < math.inf:
             raise InputError(f"prior_sigma must be positive, got {prior_sigma}")
+        if not 0 <= retention < math.inf:
+            raise InputError(f"retention must be at least 0 and finite, got {retention}")
         self.sigma_kind: SigmaKind = sigma
         self.transform: SigmaTransform = transform
         self.expand_units = expand_units
@@ -87,6 +94,7 @@ class MeanFieldGaussian(nn.Module):
         self.first_prior: FirstPrior = first_prior
         otherwise = self.he_std if first_prior == "zero" else self.initial_sigma
         self.first_prior_sigma = otherwise if prior_sigma is None else prior_sigma
+        self.retention = float(retention)
 
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         sigma_shape = (experts, *shape) if sigma == "weight" else (experts, units)
@@ -192,11 +200,24 @@ class MeanFieldGaussian(nn.Module):
     def kl(self) -> Tensor:
         r"""KL[q_m || p_m] in nats for every expert, ``[M]``, summed over the weights:
 
-        .. math:: \sum_i \log\frac{s_i}{\sigma_i} + \frac{\sigma_i^2 + (\mu_i - \nu_i)^2}{2 s_i^2} - \frac12 .
+        .. math:: \sum_i \log\frac{s_i}{\sigma_i} + \frac{\sigma_i^2 + (\mu_i - \nu_i)^2}{2 s_i^2} - \frac12 ,
 
-        Written so that it is exactly zero where posterior and prior are the same numbers.
+        the term of the means as `retention` has it. Written so that it is exactly zero where posterior and prior are the same
+        numbers.
         """
         return self._kl_per_weight() if self.sigma_kind == "weight" else self._spread_kl() + self._shift_kl()
+
+    @property
+    def first_precision(self) -> float:
+        """1 / s^2 of the first prior, and a little more: what float32 rounds is no precision that was gained."""
+        return math.exp(-2 * math.log(self.first_prior_sigma)) * (1 + 1e-5)
+
+    def pull(self) -> Tensor:
+        """What (mu - nu)^2 / 2 is multiplied with in the KL, shaped as `rho`: the prior's precision, as `retention` has it."""
+        precision = torch.exp(-2 * self.prior_log_sigma)
+        if self.retention == 1:
+            return precision
+        return precision + (self.retention - 1) * (precision - self.first_precision).clamp_min(0)
 
     def weighted_kl(self, weights: Tensor | None) -> Tensor:
         """The experts' KLs, each times its weight ``[M]`` (None: 1), summed.
@@ -235,18 +256,18 @@ class MeanFieldGaussian(nn.Module):
     @torch.no_grad()
     def kl_gradient(self, weights: Tensor) -> tuple[Tensor, Tensor | None]:
         """The gradient of sum_m w_m KL_m with respect to the means and, for a sigma per weight, rho."""
-        inverse = torch.exp(-2 * self.prior_log_sigma)
+        pull = self.pull()
         weights = weights.view(-1, *[1] * (self.mean.dim() - 1))
         if self.sigma_kind == "unit":
-            return (self.mean - self.prior_mean) * self.expand_units(inverse) * weights, None
+            return (self.mean - self.prior_mean) * self.expand_units(pull) * weights, None
         excess = torch.expm1(2 * (self.rho - self.prior_log_sigma))
-        return (self.mean - self.prior_mean) * inverse * weights, excess * weights
+        return (self.mean - self.prior_mean) * pull * weights, excess * weights
 
     def _kl_per_weight(self) -> Tensor:
         if transformed():
-            ratio, shift = self.log_sigma - self.prior_log_sigma, (self.mean - self.prior_mean) * torch.exp(-self.prior_log_sigma)
+            ratio, shift = self.log_sigma - self.prior_log_sigma, (self.mean - self.prior_mean) * self.pull().sqrt()
             return (torch.expm1(2 * ratio) / 2 - ratio + shift.square() / 2).flatten(1).sum(1)
-        kl: Tensor = _GaussianKL.apply(self.mean, self.log_sigma, self.prior_mean, self.prior_log_sigma)  # type: ignore[no-untyped-call]
+        kl: Tensor = _GaussianKL.apply(self.mean, self.log_sigma, self.prior_mean, self.prior_log_sigma, self.pull())  # type: ignore[no-untyped-call]
         return kl
 
     def _spread_kl(self) -> Tensor:
@@ -261,7 +282,7 @@ class MeanFieldGaussian(nn.Module):
 
     def _shift_kl(self) -> Tensor:
         """Per-unit sigma: the part of the KL that is about the means."""
-        shift = (self.mean - self.prior_mean) * self.expand_units(torch.exp(-self.prior_log_sigma))
+        shift = (self.mean - self.prior_mean) * self.expand_units(self.pull().sqrt())
         return shift.square().flatten(1).sum(1) / 2
 
     @torch.no_grad()
@@ -292,6 +313,7 @@ class MeanFieldGaussian(nn.Module):
             initial_sigma=self.initial_sigma / self.he_std,
             prior_sigma=self.first_prior_sigma,
             first_prior=self.first_prior,
+            retention=self.retention,
             transform=self.transform,
             device=self.mean.device,
             dtype=self.mean.dtype,
@@ -335,26 +357,28 @@ class _LogSoftplus(torch.autograd.Function):
 class _GaussianKL(torch.autograd.Function):
     """KL of diagonal Gaussians per expert, with its closed-form gradient.
 
-    d KL / d mu = (mu - nu) / s^2 and d KL / d log sigma = sigma^2 / s^2 - 1: both fall out of the value's own
-    intermediates, so the backward pass costs two multiplications instead of a second walk through the graph.
+    d KL / d mu = (mu - nu) k with the `pull` k (1 / s^2) and d KL / d log sigma = sigma^2 / s^2 - 1: both fall out of the value's
+    own intermediates, so the backward pass costs two multiplications instead of a second walk through the graph.
     """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, mean: Tensor, log_sigma: Tensor, prior_mean: Tensor, prior_log_sigma: Tensor) -> Tensor:
+    def forward(
+        ctx: FunctionCtx, mean: Tensor, log_sigma: Tensor, prior_mean: Tensor, prior_log_sigma: Tensor, pull: Tensor
+    ) -> Tensor:
         ratio = log_sigma - prior_log_sigma
         excess = torch.expm1(2 * ratio)
-        inverse = torch.exp(-prior_log_sigma)
-        shift = (mean - prior_mean).mul_(inverse)
-        value = (excess / 2).sub_(ratio).addcmul_(shift, shift, value=0.5).flatten(1).sum(1)
-        ctx.save_for_backward(shift.mul_(inverse), excess)
+        shift = mean - prior_mean
+        pulled = shift * pull
+        value = (excess / 2).sub_(ratio).addcmul_(shift, pulled, value=0.5).flatten(1).sum(1)
+        ctx.save_for_backward(pulled, excess)
         return value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        pull, excess = ctx.saved_tensors
-        grad = grad.view(-1, *[1] * (pull.dim() - 1))
-        return pull * grad, excess * grad, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        pulled, excess = ctx.saved_tensors
+        grad = grad.view(-1, *[1] * (pulled.dim() - 1))
+        return pulled * grad, excess * grad, None, None, None
 
 
 class _CollectedKL(torch.autograd.Function):

@@ -95,6 +95,7 @@ def line_chart(
     tip: Callable[[float], str],
     value: Callable[[Point], str],
     boundaries: Sequence[float] = (),
+    marks: Sequence[tuple[float, str]] = (),
     dimmed_until: float | None = None,
     markers: bool = True,
     direct_labels: bool = False,
@@ -110,6 +111,7 @@ def line_chart(
         tip: The heading of the tooltip at a place on the horizontal axis.
         value: A point's value in the tooltip.
         boundaries: Places on the horizontal axis to mark with a vertical line.
+        marks: Places on the horizontal axis to mark with a vertical line and a short label above it.
         dimmed_until: Shade the chart up to here.
         markers: Whether each point gets a dot.
         direct_labels: Whether each line's label stands at its end.
@@ -119,7 +121,7 @@ def line_chart(
     label_width = max((min(len(line.label), _LONGEST_LABEL) for line in drawn), default=0) * _LABEL_WIDTH + 14
     left = max((len(label) for _, label in y.ticks), default=1) * _FONT_WIDTH + 10
     right = width - (label_width if direct_labels else 8)
-    top, bottom = 10.0, height - (38 if x.title else 22)
+    top, bottom = 20.0 if marks else 10.0, height - (38 if x.title else 22)
 
     def across(place: float) -> float:
         return left + x.fraction(place) * (right - left)
@@ -136,6 +138,9 @@ def line_chart(
         parts.append(element("text", label, class_="tick", x=left - 6, y=down(place) + 4, text_anchor="end"))
     for place in boundaries:
         parts.append(element("line", class_="boundary", x1=across(place), x2=across(place), y1=top, y2=bottom))
+    for place, label in marks:
+        parts.append(element("line", class_="mark", x1=across(place), x2=across(place), y1=top, y2=bottom))
+        parts.append(element("text", label, class_="mark-label", x=across(place), y=top - 5, text_anchor="middle"))
     for place, label in x.ticks:
         parts.append(element("text", label, class_="tick", x=across(place), y=bottom + 16, text_anchor="middle"))
     if x.title:

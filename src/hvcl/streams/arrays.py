@@ -56,8 +56,10 @@ def from_arrays(
         raise InputError("say what a task is in exactly one way: tasks=, classes_per_task=, or task= with task_test=")
     if task_test is not None and task is None:
         raise InputError("task_test= goes with task=: give both or none")
-    if config.tasks is not None:
-        raise InputError("arrays have as many tasks as the arguments say: leave config.tasks out")
+    if config.tasks is not None or config.classes_per_task is not None:
+        raise InputError("arrays have as many tasks as the arguments say: leave config.tasks and config.classes_per_task out")
+    if config.size is not None:
+        raise InputError("arrays are taken as they are: resize pictures before, and leave config.size out")
     if classes_per_task is None and config.class_order != "label":
         raise InputError("class_order has a meaning only together with classes_per_task")
     if task is not None:

@@ -1,8 +1,9 @@
-"""The named benchmarks."""
+"""The named benchmarks, and folders of pictures by the name folder:DIR."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hvcl.core.random import check_seed
 from hvcl.core.registry import Registry
 from hvcl.streams.arrays import deal, order_classes
 from hvcl.streams.datasets import Dataset, load
+from hvcl.streams.folders import read_folder
 from hvcl.streams.stream import Stream, StreamConfig
 from hvcl.streams.tasks import Part, label, split_by_class
 
@@ -34,6 +36,8 @@ class Benchmark:
 
     def build(self, config: StreamConfig, seed: int) -> Stream:
         """The stream; data that are missing are fetched."""
+        if config.classes_per_task is not None or config.size is not None:
+            raise InputError(f"{self.name} has classes and pictures of its own: classes_per_task and size are for {FOLDER}DIR")
         data = load(self.dataset)
         parts = self._permuted(data, config) if self.classes_per_task is None else self._split(data, config, seed)
         train, test = (data.train_x, data.train_y), (data.test_x, data.test_y)
@@ -61,6 +65,28 @@ class Benchmark:
             for i in range(count)
         ]
 
+
+@dataclass(frozen=True)
+class FolderBenchmark(Benchmark):
+    """A user's folder of pictures (`hvcl.streams.folders`), its classes dealt out to tasks; `dataset` is the folder."""
+
+    def build(self, config: StreamConfig, seed: int) -> Stream:
+        """The stream; reads all pictures."""
+        if config.classes_per_task is None:
+            raise InputError(f"how many classes has a task of {self.name}? Say classes_per_task (--classes-per-task 2)")
+        if config.tasks is not None:
+            raise InputError(f"{self.name} has as many tasks as its classes make: leave tasks out")
+        found = read_folder(Path(self.dataset), config.size)
+        data = found.data
+        groups = deal(order_classes(range(len(found.classes)), config.class_order, seed), config.classes_per_task)
+        names = ["/".join(found.classes[label] for label in group) for group in groups]
+        parts = split_by_class(data.train_y, data.test_y, groups, names)
+        train, test = (data.train_x, data.train_y), (data.test_x, data.test_y)
+        return Stream(label(parts, train, test, data.scale, config.scenario), config, seed, self.name)
+
+
+FOLDER = "folder:"
+"""What the name of a folder as a benchmark begins with."""
 
 BENCHMARKS: Registry[Benchmark] = Registry("benchmark")
 for _benchmark in (
@@ -109,7 +135,13 @@ for _benchmark in (
 
 
 def benchmark(name: str) -> Benchmark:
-    """The benchmark called `name`."""
+    """The benchmark called `name`; "folder:DIR" is the folder of pictures DIR."""
+    if name.startswith(FOLDER):
+        folder = name.removeprefix(FOLDER)
+        if not folder:
+            raise InputError("which folder? folder:DIR, where DIR has a folder of pictures for each class")
+        epochs = {"quick": 1, "standard": 10, "paper": 100}
+        return FolderBenchmark(name, f"the pictures in {folder}", folder, None, {"epochs": 10, "batch_size": 64}, epochs)
     return BENCHMARKS[name]
 
 

@@ -36,6 +36,10 @@ class StreamConfig:
     """Order in which classes are dealt to tasks: label, random (by the stream's seed), or a list such as 3,1,4,0,2."""
     tasks: int | None = None
     """Number of tasks, where the benchmark leaves it open (permuted inputs); none takes the benchmark's own."""
+    classes_per_task: int | None = None
+    """Classes of each task, where the benchmark leaves it open (folder:DIR)."""
+    size: int | None = None
+    """Side in pixels that the pictures of folder:DIR are resized to; none: all have one size, and keep it."""
     validation: float = 0.0
     """Score on this fraction of the training data, held out, instead of the test set: for choosing settings."""
 

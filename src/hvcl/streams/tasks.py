@@ -164,3 +164,22 @@ def hold_out(task: Task, fraction: float, seed: int, number: int) -> Task:
     if held >= len(order):
         raise InputError(f"task {task.name!r} has {len(order)} training examples: holding out {fraction:.0%} leaves none")
     return replace(task, train=task.train.subset(order[held:].sort()[0]), test=task.train.subset(order[:held].sort()[0]))
+
+
+def held_out_rows(y: Tensor, share: float, seed: int, names: Sequence[str] | None = None) -> Tensor:
+    """Rows that become test data: a share of each class, at least one row, drawn by `seed`; sorted.
+
+    Args:
+        y: label of every row.
+        share: between 0 and 1.
+        seed: of the choice.
+        names: of the classes, for errors.
+    """
+    chosen = []
+    for label in y.unique().tolist():
+        rows = (y == label).nonzero().flatten()
+        if len(rows) < 2:
+            raise InputError(f"class {names[label] if names else label} has one example: it needs one to learn and one to test")
+        order = torch.from_numpy(np.random.default_rng([seed, 4, label]).permutation(len(rows)))
+        chosen.append(rows[order[: min(max(1, round(share * len(rows))), len(rows) - 1)]])
+    return torch.cat(chosen).sort()[0]

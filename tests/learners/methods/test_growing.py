@@ -5,6 +5,7 @@ import torch
 
 from hvcl.core.errors import InputError, RunError
 from hvcl.core.problem import Problem
+from hvcl.core.state import copied, difference
 from hvcl.core.storage import load_state, save_state
 from hvcl.features import FrozenModule
 from hvcl.layers import follow
@@ -288,3 +289,39 @@ def test_expert_log_joins_consecutive_steps_and_survives_json(tmp_path):
     again.load_state_dict(load_state(tmp_path / "log.json"))
     assert again.records == log.records
     assert again.seen == log.seen == 9
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["inputs", "front", "evidence"])
+def test_huge_inputs_are_learned_from_or_refused_and_predictions_stay_finite(kind):
+    data = stream(epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL, **kind)
+    events = [event for event in data if hasattr(event, "x")]
+    feed(learner, events[:3])
+    for size in (1e10, 1e30, 3e38):
+        outlier = events[3].x.clone()
+        outlier[0] = size
+        for x in (outlier, torch.full_like(outlier, size)):
+            before = copied(learner.state_dict())
+            try:
+                learner.observe(x, events[3].y)
+            except InputError:
+                assert difference(before, learner.state_dict()) is None
+                weights = learner.network.state_dict()
+                assert all(torch.equal(value, weights[name]) for name, value in before["network"].items())
+            learner.observe(events[2].x, events[2].y)  # what comes later is not refused
+            assert learner.predict(events[0].x).isfinite().all()
+        assert learner.predict(torch.full((2, 6), min(size, 1e30))).isfinite().all()
+    feed(learner, events[4:8])
+    assert learner.experts == 2
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["inputs", "front", "evidence"])
+def test_the_number_of_experts_can_be_bounded(kind):
+    data = stream(epochs=1)
+    learner = create("hvcl-growing", data.problem, seed=1, max_experts=2, **SMALL, **kind)
+    feed(learner, data)
+    assert learner.experts == 2
+    assert learner.predict(torch.randn(5, 6)).isfinite().all()
+    assert sum(record.examples for record in learner.expert_log.records) == 1800
+    with pytest.raises(InputError, match="max_experts"):
+        GrowingConfig(max_experts=0)

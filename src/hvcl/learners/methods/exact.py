@@ -2,7 +2,7 @@ r"""The hierarchy with an exact recursion: conjugate heads on fixed features, an
 
 An expert stands for one task. Which one an example belongs to is known (task boundaries, Task-IL), or inferred by a generative
 gate that detects shifts of the stream (`hvcl.gates.GenerativeGate`). All that is learned are sums over the examples, so nothing
-is forgotten, no example is kept, and the order of the examples of an expert does not matter.
+is forgotten, no example is kept after the first ones, and the order of the examples of an expert does not matter.
 
 - shared (the default): one feature map and one head (`hvcl.posteriors.ClassHead`) for all pairs (expert, label):
 
@@ -13,8 +13,10 @@ is forgotten, no example is kept, and the order of the examples of an expert doe
 - separate: every expert has a feature map and a head of its own, p(y|x) = sum_m p(m|x) p(y|x, m), with p(m|x) from the gate. For
   tasks whose inputs have nothing in common (permuted pixels).
 
-The feature map is fitted to the first examples of the stream (`warmup`) and never changes again. The learner takes one pass over
-the stream: a second one would count every example twice.
+The feature map is fitted to the first examples of the stream (`warmup`) and never changes again. Until then these examples are
+kept, and saved with the learner; afterwards the map holds pieces of them (`memory` says so): patches of pictures, or random
+mixtures. A map that is given, fitted, holds none. The learner takes one pass over the stream: a second one would count every
+example twice.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from torch import Tensor
 from hvcl.core.configuration import to_json
 from hvcl.core.errors import InputError, RunError
 from hvcl.core.problem import Problem
+from hvcl.core.random import float32
 from hvcl.features import FeatureChoice, FeatureMap, PatchFeatures, RandomFeatures
 from hvcl.gates import GenerativeGate
 from hvcl.gates.generative import Covariance
@@ -37,7 +40,8 @@ from hvcl.learners.base import Learner, State
 from hvcl.learners.conjugate import SeparateExperts, SharedExperts
 from hvcl.learners.experts import ExpertLog
 from hvcl.learners.registry import register
-from hvcl.learners.warmup import WarmUp, check_warmup
+from hvcl.learners.warmup import WarmUp, check_warmup, memory_words
+from hvcl.posteriors.matrix_normal import check_weights
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class ExactConfig:
     concentration: float = 0.01
     """Concentration of the gate's Chinese-restaurant prior: larger opens experts more readily."""
     warmup: int = 256
-    """Examples that the feature map is fitted to."""
+    """Examples that the feature map is fitted to. They are kept until then, in saved files, too."""
 
     def __post_init__(self) -> None:
         check_warmup(self.warmup)
@@ -105,6 +109,7 @@ class Exact(Learner):
         self.experts_given = problem.task_examples is not None or problem.task_outputs is not None
         """Whether the expert of every training example is known, as its task is: from boundaries or task ids."""
         self.custom_features = features
+        self._map_was_given = features is not None and features.fitted
         self.task = self.step = 0
         self.warmup = WarmUp(config.warmup)
         self.experts: SharedExperts | SeparateExperts | None = None
@@ -128,6 +133,35 @@ class Exact(Learner):
         else:
             self._learn(x, y, task)
         return {"experts": float(len(self.expert_log.records))}
+
+    def observe_weighted(self, x: Tensor, y: Tensor, weights: Tensor, task: Tensor | None = None) -> None:
+        """`observe` examples with weights ``[B]``: one of weight 0.5 counts as half an example in the sums, and once in the gate.
+
+        Raises:
+            InputError: if they do not fit, or the feature map is not fitted yet; then nothing has changed.
+        """
+        with float32():
+            x, y, task = self.accept(x, y, task)
+            check_weights(weights, len(y))
+            if self.experts is None:
+                raise InputError("examples with weights need a feature map: end the warm-up first, or give the learner a map")
+            self._learn(x, y, task, weights)
+
+    def observe_features(self, phi: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
+        """`observe` examples of which only the features ``[B, D]`` in the learner's own map are given; no tasks, shared experts.
+
+        Raises:
+            InputError: if they do not fit; then nothing has changed.
+        """
+        if not isinstance(self.experts, SharedExperts) or self.experts_given:
+            raise InputError("only shared experts whose tasks are not given learn from features: use observe")
+        if y.is_floating_point() or not len(y) or int(y.min()) < 0 or int(y.max()) >= self.problem.outputs:
+            raise InputError(f"targets must be whole numbers from 0 to {self.problem.outputs - 1}")
+        with float32():
+            assigned = self.experts.learn_features(phi, y, None, weights)
+            self.last_experts = assigned
+            self.expert_log.record(self.step, assigned, y)
+            self.step += 1
 
     def end_warmup(self) -> None:
         """Fit the feature map to the examples of the warm-up, if there are any, and learn from them."""
@@ -180,12 +214,12 @@ class Exact(Learner):
             seed=self.seed,
         )
 
-    def _learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> None:
+    def _learn(self, x: Tensor, y: Tensor, task: Tensor | None, weights: Tensor | None = None) -> None:
         assert self.experts is not None
         given = None
         if self.experts_given:
             given = task if task is not None else torch.full_like(y, self.task)
-        assigned = self.experts.learn(x, y, given)
+        assigned = self.experts.learn(x, y, given, weights)
         self.last_experts = assigned
         self.expert_log.record(self.step, assigned, y)
         self.step += 1
@@ -195,7 +229,7 @@ class Exact(Learner):
         self.end_warmup()
         self.task += 1
 
-    def remove(self, x: Tensor, y: Tensor, experts: Tensor | None = None) -> None:
+    def remove(self, x: Tensor, y: Tensor, experts: Tensor | None = None, weights: Tensor | None = None) -> None:
         """Unlearn examples exactly: the learner becomes what it would be without them, but for the feature map, which is fixed.
 
         Args:
@@ -203,6 +237,7 @@ class Exact(Learner):
             y: their targets.
             experts: the experts that they were assigned to (`last_experts` after `observe`; the number of the task where
                 boundaries are known). May be left out if every target belongs to one expert only, and during the warm-up.
+            weights: those that they were learned with; None: one for each.
 
         Raises:
             InputError: if they cannot all have been learned; then nothing has changed.
@@ -221,7 +256,7 @@ class Exact(Learner):
                         f"target {label} was learned by {len(found)} experts: give the expert of each example as `experts`"
                     )
             experts = torch.tensor([owners[label][0] for label in y.tolist()])
-        self.experts.remove(x, y, experts)
+        self.experts.remove(x, y, experts, weights)
         self.expert_log.remove(experts, y)
 
     def empty_copy(self) -> Exact:
@@ -256,6 +291,13 @@ class Exact(Learner):
             # the head of a task without examples is uniform
             p = (p + 1e-30) * heads[task]
         return p / p.sum(1, keepdim=True)
+
+    @property
+    def memory(self) -> str:
+        """The examples of the warm-up, and the pieces of them that feature maps are made of; none if a fitted map was given."""
+        if self._map_was_given:
+            return "none"
+        return memory_words(self.config.warmup, self.custom_features is None or self.custom_features.keeps_pieces)
 
     @property
     def num_parameters(self) -> int:

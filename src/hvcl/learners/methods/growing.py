@@ -31,6 +31,7 @@ from torch.nn import functional as F
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.state import copied
 from hvcl.features import FeatureMap
 from hvcl.layers import MoVEConv2d, MoVELayer, MoVELinear, MoVEOptions, follow
 from hvcl.learners.base import State
@@ -42,6 +43,9 @@ from hvcl.learners.warmup import Batch, check_warmup
 
 NEGLIGIBLE = 1e-4
 """Experts with less than this probability are left out of predictions."""
+
+LARGE = 1e6
+"""Inputs beyond this may overflow the network's gradient: a step on them is undone if its weights are not finite any more."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class GrowingConfig(FeatureGateConfig, HVCLConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_warmup(self.warmup)
+        if self.max_experts is not None and self.max_experts < 1:
+            raise InputError(f"max_experts must be at least 1, or none, got {self.max_experts}")
         if self.front and self.channels:
             raise InputError("networks on fixed features have no convolutions: leave channels empty, or front out")
         if self.experts != 1 or self.top_k != 1:
@@ -197,8 +203,23 @@ class Growing(HVCL):
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """The gate divides the batch, and the network takes one step, every example along its path.
 
-        With `front`, the network learns the examples of the warm-up when it is over.
+        With `front`, the network learns the examples of the warm-up when it is over. Inputs that are so large that the weights
+        would not be finite any more are refused (`InputError`), and nothing has changed.
         """
+        if float(x.abs().max()) <= LARGE:
+            return self._divide(x, y, task)
+        before = copied(self.state_dict())
+        try:
+            terms = self._divide(x, y, task)
+            if self.experts and not all(bool(weight.isfinite().all()) for weight in self.network.parameters()):
+                raise InputError(f"the inputs are too large to learn from, up to {float(x.abs().max()):g}: check for outliers")
+        except InputError:
+            self.restore(before)
+            raise
+        return terms
+
+    def _divide(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
+        """`learn` without the precautions."""
         if not self.gate.ready and self.config.front:
             waiting = [*self.gate.warmup.batches, (x, y, task)]
             self.gate.observe(x, y, task)
@@ -274,6 +295,11 @@ class Growing(HVCL):
             self._consolidate(self.current)
         self.current, self.seen = None, 0
 
+    @property
+    def memory(self) -> str:
+        """The gate's warm-up; in Task-IL there is a gate only for its features (`front`)."""
+        return self.gate.memory if self.problem.task_outputs is None or self.config.front else "none"
+
     # -- prediction ------------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -290,8 +316,15 @@ class Growing(HVCL):
             if len(rows):
                 with follow(self.network, expert):
                     answers = super().infer(x[rows], None if task is None else task[rows])
+                # inputs that overflow the network tell it nothing
+                answers = torch.where(answers.isfinite().all(1, keepdim=True), answers, self._uniform(rows, task))
                 mixed.index_add_(0, rows, weights[rows, expert, None] * answers)
         return mixed / mixed.sum(1, keepdim=True)
+
+    def _uniform(self, rows: Tensor, task: Tensor | None) -> Tensor:
+        """Uniform probabilities of these rows; in Task-IL over the heads of their tasks."""
+        zeros = torch.zeros(len(rows), self.problem.outputs, device=self.device)
+        return self.masked(zeros, None if task is None else task[rows]).softmax(1).cpu()
 
     @torch.no_grad()
     def responsibilities(self, x: Tensor, task: Tensor | None = None) -> Tensor:

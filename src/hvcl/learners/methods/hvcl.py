@@ -39,7 +39,7 @@ from hvcl.learners.registry import register
 from hvcl.networks import normalised
 from hvcl.objective import Constant, Cyclic, Objective, Schedule, TargetInformation
 from hvcl.optim import VariationalAdam
-from hvcl.posteriors.mean_field import FirstPrior, SigmaKind
+from hvcl.posteriors.mean_field import FirstPrior, MeanFieldGaussian, SigmaKind
 
 INPUT_CELLS = 8
 """Cells across and down of what gates see of the network's input."""
@@ -67,6 +67,10 @@ class HVCLConfig(GradientConfig):
     """Standard deviation of the first prior; none takes the He standard deviation (at the start: the posterior's own sigma)."""
     first_prior: FirstPrior = "zero"
     """Mean of the first prior: zero, or where the posterior starts, so that the KL of the first task starts at 0."""
+    retention: float = 1.0
+    """How many times as firmly as by Bayes' rule, which is 1, earlier tasks are held (lambda of Loo et al., 2021)."""
+    sigma_rate: float = 1.0
+    """Step size of the log sigmas over the learning rate: with 1 they hardly move within a task."""
     gate: Literal["softmax", "generative"] = "softmax"
     """The paper's gate in every layer, or one generative gate for all of them: that is the method hvcl-growing."""
     gate_grid: int = 1
@@ -108,6 +112,8 @@ class HVCLConfig(GradientConfig):
             raise InputError(f"experts must be at least 1, and top_k between 1 and them, got {self.experts} and {self.top_k}")
         if self.num_data < 1 or self.cycle_steps < 1:
             raise InputError("num_data and cycle_steps must be at least 1")
+        if self.sigma_rate < 0 or self.retention < 0:
+            raise InputError(f"sigma_rate and retention must be at least 0, got {self.sigma_rate} and {self.retention}")
         if self.samples < 0:
             raise InputError(f"samples must be at least 0, got {self.samples}")
 
@@ -137,9 +143,14 @@ class HVCL(GradientLearner):
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Adam, which updates experts in one pass unless `fused` is off."""
-        if not self.config.fused:
-            return super().make_optimizer()
-        return VariationalAdam(self.network, lr=self.config.learning_rate)
+        rate, ratio = self.config.learning_rate, self.config.sigma_rate
+        if self.config.fused:
+            return VariationalAdam(self.network, lr=rate, sigma_rate=ratio)
+        sigmas = [m.rho for m in self.network.modules() if isinstance(m, MeanFieldGaussian)]
+        known = {id(sigma) for sigma in sigmas}
+        others = [parameter for parameter in self.network.parameters() if id(parameter) not in known]
+        groups: list[dict[str, Any]] = [{"params": others}, {"params": sigmas, "lr": rate * ratio}]
+        return torch.optim.Adam(groups, lr=rate, fused=True)
 
     def _schedule(self, beta: float) -> Schedule:
         match self.config.schedule:
@@ -162,6 +173,7 @@ class HVCL(GradientLearner):
             "initial_sigma": config.initial_sigma,
             "prior_sigma": config.prior_sigma,
             "first_prior": config.first_prior,
+            "retention": config.retention,
             "kernel_width": config.kernel_width,
         }
 

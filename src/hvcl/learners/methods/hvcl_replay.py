@@ -234,6 +234,11 @@ class HVCLReplay(GenerativeReplay, HVCL):
         inputs, weights, condition = self.with_replay(x, y)
         return self.generator.learn(inputs, weights, condition, len(x), self.task_examples, self._progress)
 
+    @property
+    def memory(self) -> str:
+        """That of the learner which labels, if it is an `exact` one."""
+        return super().memory if self.exact is None else self.exact.memory
+
     def state_dict(self) -> State:
         """Both networks with posteriors, priors and gates, their copies, and what was generated."""
         pool = None if self.pool is None else {name: value for name, value in self.pool._asdict().items() if value is not None}

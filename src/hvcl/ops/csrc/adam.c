@@ -7,7 +7,15 @@ typedef struct {
     double root;       /* 1 / sqrt(1 - beta2^t) */
     double epsilon;
     double kl_weight;  /* d loss / d KL of this expert */
+    double sigma_rate; /* step size of log sigmas over that of means */
+    double more, first;  /* precisions of priors beyond `first` count 1 + `more` times where they hold means */
 } Adam;
+
+/* What holds a mean, of the precision of its prior */
+static inline float held(float precision, float more, float first)
+{
+    return precision + more * (precision > first ? precision - first : 0.0f);
+}
 
 #define BLOCK 256  /* weights whose KL is summed up in single precision */
 static const float zeros[BLOCK];
@@ -25,7 +33,7 @@ ONE_COPY double variational_expert(
     float *restrict m2, float *restrict v2, const float *restrict prior_log_sigma)
 {
     const float rate = a->rate, beta2 = a->beta2, root = a->root, epsilon = a->epsilon, w = a->kl_weight;
-    const float c1 = 1.0 - a->beta1, c2 = 1.0 - a->beta2;
+    const float c1 = 1.0 - a->beta1, c2 = 1.0 - a->beta2, rate_of_sigmas = a->rate * a->sigma_rate, more = a->more, first = a->first;
     double kl = 0.0;
     for (int64_t start = 0; start < n; start += BLOCK) {
         const int64_t count = n - start < BLOCK ? n - start : BLOCK;
@@ -38,11 +46,11 @@ ONE_COPY double variational_expert(
             const float sigma = s / inverse, excess = s * s - 1.0f;
             const float h = gn[j] * (mode ? 2.0f * sigma : sh[j]) * sigma + gr[j] + w * excess;
             const float p = m2[i] + c1 * (h - m2[i]), q = beta2 * v2[i] + c2 * h * h;
-            const float t = rate * p / (sqrtf(q) * root + epsilon), r = before - t, u = -2.0f * t;
+            const float t = rate_of_sigmas * p / (sqrtf(q) * root + epsilon), r = before - t, u = -2.0f * t;
             rho[i] = r; m2[i] = p; v2[i] = q;
             largest = fabsf(t) > largest ? fabsf(t) : largest;
             spread += 0.5f * (excess + (excess + 1.0f) * u * (1.0f + u * (0.5f + u * (1.0f / 6 + u * (1.0f / 24))))) - (r - prior);
-            const float k = inverse * inverse, g = gm[j] + w * (mean[i] - prior_mean[i]) * k;
+            const float k = held(inverse * inverse, more, first), g = gm[j] + w * (mean[i] - prior_mean[i]) * k;
             const float m = m1[i] + c1 * (g - m1[i]), v = beta2 * v1[i] + c2 * g * g;
             const float mu = mean[i] - rate * m / (sqrtf(v) * root + epsilon), d = mu - prior_mean[i];
             mean[i] = mu; m1[i] = m; v1[i] = v;
@@ -60,8 +68,8 @@ ONE_COPY double variational_expert(
     return kl;
 }
 
-/* Means of weights [outer, units, inner] whose sigma belongs to the output unit, `inverse` = 1 / (prior sigma)^2 of each unit. Returns
- * the means' part of the KL after the step, sum d^2 / (2 s^2). */
+/* Means of weights [outer, units, inner] whose sigma belongs to the output unit, `inverse` of each unit what holds them: 1 / (prior sigma)^2,
+ * or more. Returns the means' part of the KL after the step, sum d^2 / (2 s^2). */
 ONE_COPY double mean_expert(
     int64_t outer, int64_t units, int64_t inner, const Adam *a,
     float *restrict mean, const float *restrict g_mean, float *restrict m1, float *restrict v1,
@@ -148,7 +156,7 @@ static void step_plain(const Plain *x, double lr, double beta1, double beta2, do
 {
     if (!x->g && !x->more) return;
     const double t = *x->steps += 1.0f;
-    const float rate = lr / (1.0 - pow(beta1, t)), root = pow(1.0 - pow(beta2, t), -0.5), c1 = 1.0 - beta1, c2 = 1.0 - beta2, b2 = beta2, eps = epsilon;
+    const float rate = lr * x->rate / (1.0 - pow(beta1, t)), root = pow(1.0 - pow(beta2, t), -0.5), c1 = 1.0 - beta1, c2 = 1.0 - beta2, b2 = beta2, eps = epsilon;
     float *restrict values = x->values, *restrict first = x->first, *restrict second = x->second;
     for (int64_t i = 0; i < x->count; i++) {
         const float g = (x->g ? x->g[i] : 0.0f) + (x->more ? x->more[i] : 0.0f);
@@ -183,10 +191,13 @@ void adam_experts(const Experts *layers, int64_t count, double lr, double beta1,
             if (!is_stepped(x, e)) continue;
             const double t = x->steps[e] += 1.0f;
             const Adam step = {
-                lr / (1.0 - pow(beta1, t)), beta1, beta2, pow(1.0 - pow(beta2, t), -0.5), epsilon, x->kl_weights ? x->kl_weights[e] : 0.0 };
+                lr / (1.0 - pow(beta1, t)), beta1, beta2, pow(1.0 - pow(beta2, t), -0.5), epsilon, x->kl_weights ? x->kl_weights[e] : 0.0,
+                x->sigma_rate, x->retention - 1.0, x->first };
             if (x->outer) {
                 float *restrict inverse = x->room + n;
-                for (int64_t u = 0; u < x->units; u++) inverse[u] = exponential(-2.0f * x->prior_log_sigma[e * x->units + u]);
+                for (int64_t u = 0; u < x->units; u++) {
+                    inverse[u] = held(exponential(-2.0f * x->prior_log_sigma[e * x->units + u]), step.more, step.first);
+                }
             }
             double kl = 0.0;
             for (int64_t from = 0; from < n; from += piece) {

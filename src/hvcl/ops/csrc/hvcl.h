@@ -32,6 +32,7 @@ typedef struct {
     float *values, *first, *second;              /* and its moments */
     float *steps;                /* [1]: steps so far */
     const float *g, *more;       /* gradients that are added up, or NULL */
+    double rate;                 /* its step size over the others' */
 } Plain;
 
 /* The posteriors of a layer's experts, for a step of Adam; see adam.c */
@@ -43,6 +44,8 @@ typedef struct {
     float *mean, *first_mean, *second_mean;      /* means and their moments [M, size] */
     float *rho, *first_rho, *second_rho;         /* log sigmas [M, size]; NULL for a sigma per unit */
     const float *prior_mean, *prior_log_sigma;   /* [M, size]; a sigma per unit: [M, units] */
+    double retention, first;     /* the precision of a prior beyond `first` counts `retention` times where it holds means */
+    double sigma_rate;           /* step size of log sigmas over that of means */
     float *steps;                /* steps so far [M] */
     float *kl;                   /* [M]: KL to the prior after the step; a sigma per unit: the means' part of it */
     const float *kl_weights;     /* d loss / d KL [M], or NULL */
@@ -216,7 +219,7 @@ void squash_backward(int64_t rows, int64_t n, double low, double high, const flo
 void tree_update(int64_t count, int64_t levels, int64_t *at, double *nodes);
 void tree_find(int64_t count, int64_t levels, int64_t root, const double *nodes, double *masses, int64_t *found);
 void patches_of(int64_t channels, int64_t height, int64_t width, int64_t size, int64_t step, float constant, const float *image, float *rows, float *scale);
-void threshold_and_pool(int64_t places, int64_t filters, int64_t stride, float t, const float *responses, const float *scale, const float *offset, const int32_t *cell, float *up, float *down);
+void threshold_and_pool(int64_t places, int64_t filters, int64_t stride, float t, const float *even, const float *odd, const float *scale, const float *offset, const int32_t *cell, const int32_t *mirrored, float *up, float *down);
 
 /* python] */
 

@@ -27,18 +27,34 @@ void patches_of(int64_t channels, int64_t height, int64_t width, int64_t size, i
         }
 }
 
-/* With v = responses[p, k] * scale[p] + offset[k]: adds max(v - t, 0) to up[cell[p], k] and max(-v - t, 0) to down[cell[p], k]. Rows of
- * up and down are `stride` apart. */
-void threshold_and_pool(int64_t places, int64_t filters, int64_t stride, float t, const float *restrict responses,
-                        const float *restrict scale, const float *restrict offset, const int32_t *restrict cell, float *restrict up,
-                        float *restrict down)
+/* With v = even[p, k] * scale[p] + offset[k]: adds max(v - t, 0) to up[cell[p], k] and max(-v - t, 0) to down[cell[p], k]. Rows of up and
+ * down are `stride` apart. With `odd` (or NULL) the same of v = (even + odd) * scale + offset, and of (even - odd) * scale + offset for the
+ * cells `mirrored`: what filters see of the mirror image. */
+void threshold_and_pool(int64_t places, int64_t filters, int64_t stride, float t, const float *restrict even, const float *restrict odd,
+                        const float *restrict scale, const float *restrict offset, const int32_t *restrict cell,
+                        const int32_t *restrict mirrored, float *restrict up, float *restrict down)
 {
     for (int64_t p = 0; p < places; p++) {
-        const float *restrict row = responses + p * filters;
+        const float *restrict row = even + p * filters;
         float *restrict above = up + cell[p] * stride, *restrict below = down + cell[p] * stride;
         const float s = scale[p];
+        if (!odd) {
+            for (int64_t k = 0; k < filters; k++) {
+                const float v = row[k] * s + offset[k];
+                above[k] += v > t ? v - t : 0.0f;
+                below[k] += v < -t ? -v - t : 0.0f;
+            }
+            continue;
+        }
+        const float *restrict other = odd + p * filters;
         for (int64_t k = 0; k < filters; k++) {
-            const float v = row[k] * s + offset[k];
+            const float v = (row[k] + other[k]) * s + offset[k];
+            above[k] += v > t ? v - t : 0.0f;
+            below[k] += v < -t ? -v - t : 0.0f;
+        }
+        above = up + mirrored[p] * stride, below = down + mirrored[p] * stride;
+        for (int64_t k = 0; k < filters; k++) {
+            const float v = (row[k] - other[k]) * s + offset[k];
             above[k] += v > t ? v - t : 0.0f;
             below[k] += v < -t ? -v - t : 0.0f;
         }

@@ -1,0 +1,493 @@
+r"""What holds as of now: a filter over models of the recent stream, of each concept, and of everything ever learned.
+
+When P(y|x) changes, a model of all rows ever learned answers wrongly, and one of the last few rows knows little. Which of them to
+believe is itself inferred from how well each one predicted the last labels, before it had learned them (dynamic model averaging:
+Raftery, Karny & Ettler, 2010):
+
+- *everything*: the estimator's own model, sums over all rows;
+- *pools* whose sums lose half their weight in 4,096, 1,024, 256 or 64 rows;
+- *experts*, one for each concept: sums over the rows in which it held, without discount. A new one opens where the recent rows
+  are predicted better by a short pool than by the current expert, and takes the last rows over from it; a known one comes back
+  where it predicts them about as well. The block in which the change lies is nobody's.
+
+The weights are those of a hidden Markov chain over models (fixed share: Herbster & Warmuth, 1998),
+
+.. math:: w_k \leftarrow (1 - \alpha)\, \frac{w_k\, p_k(y|x)}{\sum_j w_j\, p_j(y|x)} + \frac{\alpha}{K} ,
+
+with two rates :math:`\alpha`, a quick and a slow one, that are themselves weighted by how well their mixtures predict. Pools and
+experts are ridge regressions on a few hundred features, of indicators for classes (clipped to probabilities) or of standardised
+numbers. All of them are sums; blocks of 32 rows are added at a time. Labels may come late: nothing changes until they do.
+
+A change is an alarm when, over about the last 50 rows, some model beats the current expert by more than G = 10 nats and by more
+than three standard deviations of that sum, as the rows themselves show it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hvcl.core.errors import RunError
+from hvcl.core.state import State
+
+HALF_LIVES = (4096, 1024, 256, 64)
+"""Rows after which the pools' sums have lost half their weight."""
+
+RATES = (0.03, 0.003)
+"""Probabilities of a switch between models from one row to the next."""
+
+SLOW = 1e-3
+"""Probability of a switch between these rates."""
+
+RIDGE = 1.0
+"""Of all regressions: their features have about unit size."""
+
+BLOCK = 32
+"""Rows that are added to the sums at a time."""
+
+PENDING = 4
+"""Blocks that can be taken from an expert again; a new expert takes over those in which the concept was the new one."""
+
+MEMORY = 0.98
+"""What is left of a row's evidence for a change after the next row."""
+
+NATS, DEVIATIONS = 10.0, 3.0
+"""Evidence for a change: so many nats, and so many of its own standard deviations."""
+
+MOVED = 5.0
+"""Standard errors from which on a feature's mean has moved."""
+
+MOST = 8
+"""Experts that are kept; the one with the fewest rows makes room for another."""
+
+STALE = 32
+"""Regressions are solved anew when a 32nd of their rows is new."""
+
+FREEDOM = 5.0
+"""Degrees of freedom of the Student t that scores predictions of numbers."""
+
+
+@dataclass(frozen=True)
+class ConceptChange:
+    """The relation of rows and targets has changed."""
+
+    row: int
+    """Number of rows that were learned when it was noticed."""
+    expert: int
+    """The expert that learns from now on; numbers are never used twice."""
+    known: bool
+    """Whether the expert was there before: the concept has come back."""
+    moved: tuple[int, ...] = ()
+    """Features whose means moved with it, the farthest first."""
+
+
+class Regression:
+    """Ridge regression from sums that may be discounted.
+
+    Args:
+        features: D.
+        outputs: C.
+        half_life: rows after which the sums have lost half their weight; infinite: never.
+    """
+
+    def __init__(self, features: int, outputs: int, half_life: float = math.inf) -> None:
+        self.half_life = half_life
+        self.second = torch.zeros(features, features, dtype=torch.float64)
+        self.cross = torch.zeros(features, outputs, dtype=torch.float64)
+        self.weights = torch.zeros(features, outputs, dtype=torch.float64)
+        self.count = 0.0
+        self.new = 0.0
+
+    def add(self, second: Tensor, cross: Tensor, count: float) -> None:
+        """Sums over a block of rows; a negative count takes them out."""
+        if math.isfinite(self.half_life):
+            left = 0.5 ** (count / self.half_life)
+            self.second.mul_(left)
+            self.cross.mul_(left)
+            self.count *= left
+        sign = 1.0 if count > 0 else -1.0
+        self.second.add_(second, alpha=sign)
+        self.cross.add_(cross, alpha=sign)
+        self.count = max(self.count + count, 0.0)
+        self.new += abs(count)
+
+    def solve(self) -> None:
+        """New weights, if enough rows are new."""
+        if self.new and self.new * STALE >= self.count:
+            ridged = self.second.clone()
+            ridged.diagonal().add_(RIDGE)
+            factor, _ = torch.linalg.cholesky_ex(ridged)
+            self.weights = torch.cholesky_solve(self.cross, factor)
+            self.new = 0.0
+
+    def grow(self, outputs: int) -> None:
+        """Room for more outputs."""
+        more = outputs - self.cross.shape[1]
+        self.cross = torch.nn.functional.pad(self.cross, (0, more))
+        self.weights = torch.nn.functional.pad(self.weights, (0, more))
+
+    def state_dict(self) -> State:
+        """Sums and weights."""
+        return {
+            "half_life": None if math.isinf(self.half_life) else self.half_life,
+            "second": self.second,
+            "cross": self.cross,
+            "weights": self.weights,
+            "count": self.count,
+            "new": self.new,
+        }
+
+    @classmethod
+    def from_state(cls, state: State, features: int, outputs: int) -> Regression:
+        """What `state_dict` returned; `RunError` if it does not fit."""
+        made = cls(features, outputs, math.inf if state["half_life"] is None else float(state["half_life"]))
+        for name in ("second", "cross", "weights"):
+            value = state[name]
+            if value.shape != getattr(made, name).shape or value.dtype != torch.float64 or not bool(value.isfinite().all()):
+                raise RunError(f"the saved filter over concepts does not fit: {name} of shape {tuple(value.shape)}")
+            setattr(made, name, value.clone())
+        made.count, made.new = float(state["count"]), float(state["new"])
+        return made
+
+
+class ConceptFilter:
+    """Answers as of now, from models of the recent stream and of concepts, and from a model of everything that is given.
+
+    Args:
+        features: D of the rows; the first is a constant of one.
+        outputs: C to begin with; `grow` adds more.
+        classes: whether targets are indicators of classes, and answers probabilities; else numbers.
+    """
+
+    def __init__(self, features: int, outputs: int, classes: bool) -> None:
+        self.features, self.outputs, self.classes = features, outputs, classes
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all but how many rows there were: the model of everything answers alone until there are labels again."""
+        self.rows = getattr(self, "rows", 0)
+        self.opened = getattr(self, "opened", 0)
+        self.pools = [Regression(self.features, self.outputs, half_life) for half_life in HALF_LIVES]
+        self.experts: list[Regression] = []
+        self.numbers: list[int] = []
+        self.current = 0
+        self.pending: list[tuple[Tensor, Tensor, float, NDArray[np.float64]]] = []
+        self.blocks = 0  # since the last change
+        self.changes: list[ConceptChange] = getattr(self, "changes", [])
+        self._open()
+        self._empty_block()
+        members = self._members
+        self.weights = np.zeros((len(RATES), members))
+        self.weights[:, 0] = 1.0
+        self.rates = np.full(len(RATES), 1 / len(RATES))
+        self.evidence, self.spread = np.zeros(members), np.zeros(members)
+        self.noise = np.ones((members, self.outputs))
+        self.measured = 0  # rows that it was measured on
+
+    def _empty_block(self) -> None:
+        self.block_second = torch.zeros(self.features, self.features, dtype=torch.float64)
+        self.block_cross = torch.zeros(self.features, self.outputs, dtype=torch.float64)
+        self.block_rows, self.block_weight = 0, 0.0
+        self.block_gain = np.zeros(self._members)
+
+    def leave_out_block(self) -> None:
+        """Drop the sums of the last rows, which are no whole block yet."""
+        self._empty_block()
+
+    def _open(self) -> None:
+        self.experts.append(Regression(self.features, self.outputs))
+        self.numbers.append(self.opened)
+        self.current = len(self.experts) - 1
+        self.opened += 1
+
+    @property
+    def _members(self) -> int:
+        """K: everything, the pools, the experts."""
+        return 1 + len(self.pools) + len(self.experts)
+
+    @property
+    def expert(self) -> int:
+        """Number of the expert that learns."""
+        return self.numbers[self.current]
+
+    @property
+    def believed(self) -> NDArray[np.float64]:
+        """Weights of everything, the pools and the experts ``[K]``."""
+        return np.asarray(self.rates @ self.weights)
+
+    def grow(self, outputs: int) -> None:
+        """Room for more outputs."""
+        if outputs > self.outputs:
+            for model in [*self.pools, *self.experts]:
+                model.grow(outputs)
+            more = outputs - self.outputs
+            self.block_cross = torch.nn.functional.pad(self.block_cross, (0, more))
+            self.pending = [(a, torch.nn.functional.pad(b, (0, more)), count, gain) for a, b, count, gain in self.pending]
+            self.noise = np.pad(self.noise, ((0, 0), (0, more)), constant_values=1.0)
+            self.outputs = outputs
+
+    # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def _answers(self, phi: Tensor, everything: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Answers of all members ``[n, K, C]``; those of the model of everything are given ``[n, C]``."""
+        models = [*self.pools, *self.experts]
+        found = phi @ torch.cat([model.weights for model in models], 1)
+        answers = np.concatenate([everything[:, None], found.numpy().reshape(len(phi), len(models), self.outputs)], 1)
+        if self.classes:
+            least = min(0.02, 0.1 / self.outputs)
+            answers = np.clip(answers, least, 1.0)
+            answers /= answers.sum(2, keepdims=True)
+        return answers
+
+    @property
+    def alone(self) -> bool:
+        """Whether only the model of everything is believed: before the first label, and after `restart`."""
+        return bool((self.weights[:, 0] == 1.0).all())
+
+    def mixture(self, phi: Tensor, everything: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Answers as of now ``[n, C]``: probabilities, or means.
+
+        Args:
+            phi: features of rows ``[n, D]``, float64.
+            everything: answers of the model of everything ``[n, C]``.
+        """
+        if self.alone:
+            return everything
+        return np.asarray(np.einsum("k,nkc->nc", self.believed, self._answers(phi, everything)))
+
+    def moments(
+        self, phi: Tensor, everything: NDArray[np.float64], variance: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean and variance of numbers as of now ``[n, C]``, from those of the model of everything."""
+        if self.alone:
+            return everything, variance
+        answers = self._answers(phi, everything)
+        mean = np.einsum("k,nkc->nc", self.believed, answers)
+        own = np.repeat(self.noise[None], len(phi), 0)
+        own[:, 0] = np.maximum(variance, own[:, 0])
+        around = own + (answers - mean[:, None]) ** 2
+        return mean, np.einsum("k,nkc->nc", self.believed, around)
+
+    def _log_likelihood(self, answers: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
+        """log p_k(y|x) ``[n, K]``."""
+        if self.classes:
+            return np.asarray(np.log((answers * targets[:, None]).sum(2)))
+        squares = (answers - targets[:, None]) ** 2 / self.noise * FREEDOM / (FREEDOM - 2)
+        return np.asarray((-0.5 * np.log(self.noise) - 0.5 * (FREEDOM + 1) * np.log1p(squares / FREEDOM)).sum(2))
+
+    # -- learning ---------------------------------------------------------------------------------------------------------
+
+    def begin(self, phi: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
+        """Learn rows that have no order: all hold now. The model of everything is still believed alone."""
+        weight = torch.ones(len(phi), dtype=torch.float64) if weights is None else weights.double()
+        second, cross, total = (phi * weight[:, None]).T @ phi, (phi * weight[:, None]).T @ targets, float(weight.sum())
+        for model in [*self.pools, self.experts[self.current]]:
+            share = min(1.0, model.half_life / math.log(2) / total) if math.isfinite(model.half_life) else 1.0
+            model.second.add_(second, alpha=share)
+            model.cross.add_(cross, alpha=share)
+            model.count += share * total
+            model.new = model.count
+            model.solve()
+        self.rows += len(phi)
+
+    def learn(
+        self, phi: Tensor, targets: Tensor, everything: NDArray[np.float64], weights: Tensor | None = None
+    ) -> list[ConceptChange]:
+        """Learn rows in their order; returns the changes that they showed.
+
+        Args:
+            phi: features ``[n, D]``, float64.
+            targets: indicators of classes or numbers ``[n, C]``, float64.
+            everything: answers of the model of everything before it has learned these rows ``[n, C]``.
+            weights: how many rows each one counts as ``[n]``.
+        """
+        changes = []
+        first = 0
+        while first < len(phi):
+            rows = slice(first, min(first + BLOCK - self.block_rows, len(phi)))
+            self._note(phi[rows], targets[rows], everything[rows], None if weights is None else weights[rows].double())
+            first = rows.stop
+            if self.block_rows == BLOCK:
+                change = self._end_block()
+                if change is not None:
+                    changes.append(change)
+        self.changes.extend(changes)
+        return changes
+
+    def _note(self, phi: Tensor, targets: Tensor, everything: NDArray[np.float64], weights: Tensor | None) -> None:
+        """Weigh the models by their predictions of rows of one block, and add the rows to its sums."""
+        wanted = targets.numpy()
+        answers = self._answers(phi, everything)
+        logs = self._log_likelihood(answers, wanted)
+        if weights is not None:
+            logs = logs * weights.numpy()[:, None]
+        likely = np.exp(np.clip(logs - logs.max(1, keepdims=True), -50.0, 0.0))
+        rates, share = np.array(RATES)[:, None], np.array(RATES)[:, None] / logs.shape[1]
+        w, v = self.weights, self.rates
+        for row in likely:
+            w = w * row
+            total = w.sum(1)
+            v = v * total
+            v = (1 - SLOW) * (v / v.sum()) + SLOW / len(v)
+            w = (1 - rates) * (w / total[:, None]) + share
+        self.weights, self.rates = w, v
+        gains = logs - logs[:, [1 + len(self.pools) + self.current]]
+        self.block_gain = self.block_gain + gains.sum(0)
+        fading = MEMORY ** np.arange(len(logs) - 1, -1, -1)
+        self.evidence = self.evidence * MEMORY ** len(logs) + fading @ gains
+        self.spread = self.spread * MEMORY ** len(logs) + fading @ gains**2
+        if not self.classes:
+            # a running mean over the rows so far, then one that forgets half in 256 rows
+            rate = np.maximum(1 - 0.5 ** (1 / 256), 1 / (self.measured + np.arange(len(logs)) + 2))
+            after = np.append(np.cumprod((1 - rate)[::-1])[::-1], 1.0)
+            squares = np.minimum((answers - wanted[:, None]) ** 2, 25 * self.noise)
+            self.noise = np.maximum(self.noise * after[0] + np.einsum("n,nkc->kc", rate * after[1:], squares), 1e-9)
+            self.measured += len(logs)
+        weighted = phi if weights is None else phi * weights[:, None]
+        self.block_second.addmm_(weighted.T, phi)
+        self.block_cross.addmm_(weighted.T, targets)
+        self.block_rows += len(phi)
+        self.block_weight += float(len(phi) if weights is None else weights.sum())
+        self.rows += len(phi)
+
+    def _end_block(self) -> ConceptChange | None:
+        """Pools and the current expert learn the block; a change of concept moves the last blocks to another expert."""
+        second, cross, weight, gain = self.block_second, self.block_cross, self.block_weight, self.block_gain
+        self._empty_block()
+        if weight > 0:
+            for model in [*self.pools, self.experts[self.current]]:
+                model.add(second, cross, weight)
+            self.pending = [*self.pending, (second, cross, weight, gain)][-PENDING:]
+        self.blocks += 1
+        change = self._change()
+        for model in [*self.pools, *self.experts]:
+            model.solve()
+        return change
+
+    def _change(self) -> ConceptChange | None:
+        """Open another expert, or return to a known one, where the evidence asks for it."""
+        first = 1 + len(self.pools)
+        candidates = self.evidence.copy()
+        candidates[:2] = candidates[first + self.current] = -np.inf  # everything and the longest pool hold no news
+        clear = self.evidence - DEVIATIONS * np.sqrt(self.spread)
+        winner = int(candidates.argmax())
+        alarm = (clear > 0) & np.isfinite(candidates) & (self.evidence > NATS)
+        if self.blocks <= PENDING or not alarm.any():
+            return None
+        # the last blocks in which the winner was better; in the first of them the concepts met
+        kept = len(self.pending)
+        while kept and self.pending[kept - 1][3][winner] > 0:
+            kept -= 1
+        moved = self.pending[kept:]
+        features = _moved(self.experts[self.current], moved[1:] or moved)
+        for second, cross, count, _ in moved:
+            self.experts[self.current].add(second, cross, -count)
+        short, others = candidates[:first].max(), candidates[first:]
+        known = bool(others.max() > max(short, NATS) - NATS / 2)
+        if known:
+            self.current = int(others.argmax())
+        else:
+            if len(self.experts) == MOST:
+                self._drop(min((i for i in range(MOST) if i != self.current), key=lambda i: self.experts[i].count))
+            self._open()
+            self.weights = np.hstack([self.weights, self.weights[:, [first - 1]]])
+            self.weights /= self.weights.sum(1, keepdims=True)
+            self.noise = np.vstack([self.noise, self.noise[first - 1]])
+        for second, cross, count, _ in moved[1:]:
+            self.experts[self.current].add(second, cross, count)
+        self.pending, self.blocks = [], 0
+        self.evidence, self.spread, self.block_gain = (np.zeros(self._members) for _ in range(3))
+        return ConceptChange(self.rows, self.expert, known, features)
+
+    def _drop(self, place: int) -> None:
+        member = 1 + len(self.pools) + place
+        del self.experts[place], self.numbers[place]
+        self.current -= int(self.current > place)
+        self.weights = np.delete(self.weights, member, 1)
+        self.weights /= self.weights.sum(1, keepdims=True)
+        self.noise = np.delete(self.noise, member, 0)
+
+    def merge(self, other: ConceptFilter, order: list[int]) -> None:
+        """Add the pools of another site's filter, whose outputs have the numbers `order` here; concepts are found anew."""
+        mine, theirs = self.pools, other.pools
+        rows, changes = self.rows + other.rows, self.changes
+        self.restart()
+        self.rows, self.changes = rows, changes
+        for pool, a, b in zip(self.pools, mine, theirs, strict=True):
+            pool.second, pool.cross, pool.count = a.second + b.second, a.cross.clone(), a.count + b.count
+            pool.cross[:, order] += b.cross[:, : len(order)]
+            pool.new = pool.count
+            pool.solve()
+
+    # -- files ------------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> State:
+        """Sums, weights and evidence."""
+        return {
+            "rows": self.rows,
+            "opened": self.opened,
+            "outputs": self.outputs,
+            "pools": [model.state_dict() for model in self.pools],
+            "experts": [model.state_dict() for model in self.experts],
+            "numbers": list(self.numbers),
+            "current": self.current,
+            "blocks": self.blocks,
+            "measured": self.measured,
+            "pending": [[second, cross, count, torch.from_numpy(gain)] for second, cross, count, gain in self.pending],
+            "block": [self.block_second.clone(), self.block_cross.clone(), self.block_rows, self.block_weight],
+            "gain": torch.from_numpy(self.block_gain.copy()),
+            "weights": torch.from_numpy(self.weights.copy()),
+            "rates": torch.from_numpy(self.rates.copy()),
+            "evidence": torch.from_numpy(self.evidence.copy()),
+            "spread": torch.from_numpy(self.spread.copy()),
+            "noise": torch.from_numpy(self.noise.copy()),
+            "changes": [[change.row, change.expert, change.known, list(change.moved)] for change in self.changes],
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned; `RunError` if it does not fit."""
+        self.outputs = int(state["outputs"])
+        self.restart()
+        features, outputs = self.features, self.outputs
+        self.pools = [Regression.from_state(saved, features, outputs) for saved in state["pools"]]
+        self.experts = [Regression.from_state(saved, features, outputs) for saved in state["experts"]]
+        self.numbers = [int(number) for number in state["numbers"]]
+        self.current, self.opened, self.rows = int(state["current"]), int(state["opened"]), int(state["rows"])
+        members = self._members
+        shapes = {"weights": (len(RATES), members), "rates": (len(RATES),), "noise": (members, outputs)}
+        for name in ("weights", "rates", "noise", "evidence", "spread", "gain"):
+            shape, value = shapes.get(name, (members,)), state[name].numpy().astype(np.float64)
+            if value.shape != shape or not np.isfinite(value).all():
+                raise RunError(f"the saved filter over concepts does not fit: {name} of shape {value.shape}")
+            setattr(self, "block_gain" if name == "gain" else name, value.copy())
+        if [pool.half_life for pool in self.pools] != list(HALF_LIVES) or not 0 <= self.current < len(self.experts):
+            raise RunError("the saved filter over concepts does not fit this version of hvcl")
+        blocks = [*state["pending"], state["block"]]
+        gains = [gain.shape == (members,) for *_, gain in state["pending"]]
+        if not all(gains) or any(b[0].shape != (features, features) or b[1].shape != (features, outputs) for b in blocks):
+            raise RunError("the saved filter over concepts does not fit: blocks of other sizes")
+        self.pending = [(a.clone(), b.clone(), float(count), gain.numpy().copy()) for a, b, count, gain in state["pending"]]
+        self.blocks, self.measured = int(state["blocks"]), int(state["measured"])
+        second, cross, rows, weight = state["block"]
+        self.block_second, self.block_cross = second.clone(), cross.clone()
+        self.block_rows, self.block_weight = int(rows), float(weight)
+        found = state["changes"]
+        self.changes = [ConceptChange(int(row), int(expert), bool(known), tuple(moved)) for row, expert, known, moved in found]
+
+
+def _moved(old: Regression, blocks: list[tuple[Tensor, Tensor, float, NDArray[np.float64]]]) -> tuple[int, ...]:
+    """Features whose means in the last blocks differ from those of all rows of an expert, the farthest first."""
+    count = sum(float(second[0, 0]) for second, *_ in blocks)
+    if not blocks or count < 2 or float(old.second[0, 0]) < 2:
+        return ()
+    before, rows = old.second, float(old.second[0, 0])
+    now = torch.stack([second[0] for second, *_ in blocks]).sum(0) / count
+    mean = before[0] / rows
+    variance = (before.diagonal() / rows - mean.square()).clamp_min(0) + 1e-12
+    away = (now - mean).abs() / (variance * (1 / count + 1 / rows)).sqrt()
+    return tuple(int(i) for i in away.argsort(descending=True) if float(away[i]) > MOVED)

@@ -1,0 +1,179 @@
+r"""How unlike the learned rows a row is: Gaussians of the classes with one covariance, from sums over the stream.
+
+With :math:`z = P x`, at most `DIMENSIONS` numbers (a fixed random projection of the encoded row where it is longer), class means
+:math:`m_c` and the pooled covariance S within classes, with a floor of `FLOOR` on its diagonal, the novelty of a row is
+
+.. math:: \nu(x) = \min_c (z - m_c)^T S^{-1} (z - m_c) / k ,
+
+about 1 for ordinary rows whatever the number of dimensions k, and without bound for others. How large ordinary values are is
+counted in a histogram of the novelties that rows had when they had just been learned.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from hvcl.core.errors import InputError, RunError
+from hvcl.core.state import State
+from hvcl.posteriors.matrix_normal import NOTHING
+
+DIMENSIONS = 32
+"""Numbers that a row is reduced to."""
+
+FLOOR = 0.05
+"""Least variance within classes: columns that hardly varied are not blown up."""
+
+PRIOR = 5.0
+"""Weight, in rows, of a prior covariance of one."""
+
+BINS = 96
+"""Of the histogram: bin i begins at the novelty 2^((i - 32) / 4)."""
+
+ORDINARY = 0.99
+"""Share of the learned rows that counts as ordinary."""
+
+FAR = 4.0
+"""Rows are outliers from so many times the largest ordinary novelty on: twice as far from the centre."""
+
+
+class Novelty:
+    """Class means, pooled covariance and histogram.
+
+    Args:
+        inputs: numbers in an encoded row.
+        seed: of the projection.
+        turned: rows that are short enough are not taken as they are either, but turned at random, which changes no novelty: the
+            sum over a class of a single row is that row.
+    """
+
+    def __init__(self, inputs: int, seed: int, turned: bool = False) -> None:
+        self.size = min(inputs, DIMENSIONS)
+        random = torch.Generator().manual_seed(seed)
+        self.projection = torch.randn(inputs, self.size, generator=random) / math.sqrt(inputs) if inputs > DIMENSIONS else None
+        if turned and inputs <= DIMENSIONS:
+            self.projection = torch.linalg.qr(torch.randn(inputs, inputs, generator=random).double())[0].float()
+        self.count = torch.zeros(0, dtype=torch.float64)
+        self.total = torch.zeros(0, self.size, dtype=torch.float64)
+        self.square = torch.zeros(self.size, self.size, dtype=torch.float64)
+        self.histogram = torch.zeros(BINS, dtype=torch.float64)
+
+    def reduce(self, x: Tensor) -> Tensor:
+        """z ``[n, k]``, float64, of encoded rows."""
+        flat = x.flatten(1)
+        return (flat if self.projection is None else flat @ self.projection).double()
+
+    def grow(self, classes: int) -> None:
+        """Room for so many classes."""
+        more = classes - len(self.count)
+        if more > 0:
+            self.count, self.total = F.pad(self.count, (0, more)), F.pad(self.total, (0, 0, 0, more))
+
+    def add(self, x: Tensor, classes: Tensor, weights: Tensor | None = None) -> None:
+        """Learn from encoded rows of classes ``[n]`` that count as often as weights ``[n]``, float64, say; None: once each."""
+        z, times = self._weighed(x, weights)
+        self.grow(int(classes.max()) + 1)
+        self._sum(z, classes, times)
+        self._count_novelties(z, times)
+
+    def remove(self, x: Tensor, classes: Tensor, weights: Tensor | None = None) -> None:
+        """Unlearn rows; `InputError`, and nothing has changed, if of some class there are more than were learned."""
+        self.check_removal(classes, weights)
+        z, times = self._weighed(x, weights)
+        self._count_novelties(z, -times)
+        self._sum(z, classes, -times)
+
+    def check_removal(self, classes: Tensor, weights: Tensor | None) -> None:
+        """`InputError` if there are more rows of some class than were learned."""
+        gone = torch.bincount(classes, weights=weights, minlength=len(self.count)).double()
+        if len(gone) > len(self.count) or bool((gone > self.count * (1 + NOTHING)).any()):
+            raise InputError("cannot forget these rows: of some class there are more than were learned")
+
+    def blank(self, classes: Tensor) -> None:
+        """Classes (a mask) without rows, as the model knows them: what forgotten rows left in their sums is rounding."""
+        classes = F.pad(classes, (0, len(self.count)))[: len(self.count)]
+        self.count = torch.where(classes, 0, self.count)
+        self.total = torch.where(classes.unsqueeze(1), 0, self.total)
+        if not bool(self.count.any()):
+            self.square = torch.zeros_like(self.square)
+
+    def _weighed(self, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.reduce(x), torch.ones(len(x), dtype=torch.float64) if weights is None else weights
+
+    def _sum(self, z: Tensor, classes: Tensor, times: Tensor) -> None:
+        weighed = times.unsqueeze(1) * z
+        self.count = self.count + torch.bincount(classes, weights=times, minlength=len(self.count))
+        self.total = self.total.index_add(0, classes, weighed)
+        self.square = self.square + weighed.T @ z
+
+    def _count_novelties(self, z: Tensor, times: Tensor) -> None:
+        if float(self.count.sum()) > 0:
+            more = torch.bincount(_bins(self._of(z)), weights=times, minlength=BINS)
+            self.histogram = (self.histogram + more).clamp_min(0)
+
+    def subtract(self, count: Tensor, total: Tensor, square: Tensor) -> None:
+        """Take out the sums of some rows. How novel they were stays in the histogram, scaled to the rows that are left."""
+        before = float(self.count.sum())
+        self.count, self.square = self.count - count, self.square - square
+        self.total = torch.where(self.count.unsqueeze(1) > 0, self.total - total, 0)  # what is left of no row is rounding
+        self.histogram = self.histogram * (float(self.count.sum()) / before)
+
+    def merge(self, other: Novelty, classes: list[int]) -> None:
+        """Add what another model has learned; `classes` are the numbers of its classes here."""
+        self.grow(max(classes, default=-1) + 1)
+        columns = torch.tensor(classes, dtype=torch.long)
+        self.count = self.count.index_add(0, columns, other.count)
+        self.total = self.total.index_add(0, columns, other.total)
+        self.square, self.histogram = self.square + other.square, self.histogram + other.histogram
+
+    def _of(self, z: Tensor) -> Tensor:
+        seen = self.count > 0
+        means = self.total[seen] / self.count[seen, None]
+        scatter = self.square - (means * self.count[seen, None]).T @ means
+        eye = torch.eye(self.size, dtype=torch.float64)
+        covariance = (scatter + PRIOR * eye) / (PRIOR + self.count.sum()) + FLOOR * eye
+        values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
+        whiten = vectors * values.clamp_min(FLOOR / 2).rsqrt()
+        distance = torch.cdist(z @ whiten, means @ whiten, compute_mode="donot_use_mm_for_euclid_dist")
+        return distance.amin(1).square() / self.size
+
+    def __call__(self, x: Tensor) -> NDArray[np.float64]:
+        """The novelty of encoded rows; zero before anything is learned."""
+        novelty = self._of(self.reduce(x)) if float(self.count.sum()) > 0 else torch.zeros(len(x), dtype=torch.float64)
+        values: NDArray[np.float64] = novelty.numpy()
+        return values
+
+    def share_beyond(self, novelty: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Share of the learned rows that were at least as novel, with the row itself counted among them."""
+        above = self.histogram.flip(0).cumsum(0).flip(0)
+        found = above[_bins(torch.from_numpy(novelty))]
+        return np.asarray((1 + found) / (1 + self.histogram.sum()))
+
+    def trust(self, novelty: NDArray[np.float64]) -> NDArray[np.float64]:
+        """1 for rows that are no outliers, falling to 0 with the novelty: `FAR` times the largest ordinary one over the row's."""
+        share = self.histogram.cumsum(0) / self.histogram.sum().clamp_min(1)
+        last = int((share < ORDINARY).sum())
+        largest = max(2.0 ** ((min(last, BINS - 1) - 31) / 4), 1.0)
+        return np.asarray(np.minimum(1.0, FAR * largest / np.maximum(novelty, 1e-12)))
+
+    def state_dict(self) -> State:
+        """All sums."""
+        return {name: getattr(self, name).clone() for name in ("count", "total", "square", "histogram")}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned; `RunError` if it is of other sizes."""
+        classes = len(state["count"])
+        shapes = {"count": (classes,), "total": (classes, self.size), "square": (self.size, self.size), "histogram": (BINS,)}
+        for name, shape in shapes.items():
+            if tuple(state[name].shape) != shape or state[name].dtype != torch.float64:
+                raise RunError(f"the saved novelty does not fit: {name} has shape {tuple(state[name].shape)}, expected {shape}")
+            setattr(self, name, state[name].clone())
+
+
+def _bins(novelty: Tensor) -> Tensor:
+    return (32 + 4 * novelty.clamp_min(2.0**-8).log2()).floor().long().clamp(0, BINS - 1)

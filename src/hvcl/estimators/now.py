@@ -1,0 +1,126 @@
+"""What an estimator answers as of now: its own model of everything, inside a filter over concepts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hvcl.core.state import State
+from hvcl.estimators.concepts import ConceptFilter
+from hvcl.estimators.models import Model, in_blocks
+from hvcl.estimators.plain import PlainMap
+from hvcl.estimators.scales import Scales
+
+RENEWED = 3
+"""The model of everything is read anew when its rows have grown by a third."""
+
+Reading = Callable[[Tensor], NDArray[np.float64]]
+"""Answers ``[n, C]`` from the features of a model's own map, as they were at some time."""
+
+
+@dataclass(frozen=True)
+class DriftEvent:
+    """The relation of rows and targets has changed, as far as the last labels show it."""
+
+    row: int
+    """Number of rows that were learned when it was noticed."""
+    expert: int
+    """The expert that learns from now on; numbers are never used twice."""
+    known: bool
+    """Whether the expert was there before: a concept has come back."""
+    columns: tuple[str | int, ...]
+    """Columns whose means moved with it, by name or number, the farthest first; none: only the relation has changed."""
+
+
+class Tracker:
+    """Follows the stream beside a model whose answers it corrects.
+
+    Args:
+        scales: of the rows.
+        model: of everything; a model of sums.
+        seed: of the features.
+        classes: whether targets are units of classes.
+        private: sums of less than a block of rows are not saved; those rows are left out of the filter then.
+    """
+
+    def __init__(self, scales: Scales, model: Model, seed: int, classes: bool, private: bool = False) -> None:
+        self.model, self.classes, self.private = model, classes, private
+        self.map = PlainMap(scales, seed, model.width)
+        self.filter = ConceptFilter(self.map.features, model.outputs, classes)
+        self._reading: Reading | None = None
+        self._read_at = 0.0
+
+    # -- learning ---------------------------------------------------------------------------------------------------------
+
+    def learn(self, x: Tensor, own: Tensor, targets: Tensor, ordered: bool, weights: Tensor | None = None) -> list[DriftEvent]:
+        """Learn rows before the model does; returns the changes that they showed.
+
+        Args:
+            x: encoded rows.
+            own: their features in the model's map.
+            targets: as the columns of the regression ``[n, C]``.
+            ordered: whether they came in this order; else all hold now.
+            weights: how many rows each one counts as.
+        """
+        self.filter.grow(self.model.outputs)
+        phi, wanted = self.map(x, own), targets.double()
+        if not ordered:
+            self.filter.begin(phi, wanted, weights)
+            return []
+        changes = self.filter.learn(phi, wanted, self._everything(own), weights)
+        return [DriftEvent(change.row, change.expert, change.known, self.map.columns(change.moved)) for change in changes]
+
+    def _everything(self, own: Tensor) -> NDArray[np.float64]:
+        """Answers of the model of everything ``[n, C]``, at most a third of whose rows are new since it was read."""
+        count = self.model.count
+        if self._reading is None or count >= self._read_at + max(32.0, self._read_at / RENEWED) or count < self._read_at:
+            self._reading, self._read_at = self.model.reading(), count
+        outputs = self.filter.outputs
+        if self._reading is None:
+            return np.full((len(own), outputs), 1 / outputs if self.classes else 0.0)
+        answers = self._reading(own)
+        return np.pad(answers, ((0, 0), (0, outputs - answers.shape[1])))
+
+    def restart(self) -> None:
+        """Forget everything: rows of the model were taken out, and only its own sums can do that exactly."""
+        self.filter.restart()
+        self._reading = None
+
+    # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def answers(self, x: Tensor) -> NDArray[np.float64]:
+        """Probabilities or standardised numbers as of now ``[n, C]``."""
+        found = []
+        for block in in_blocks(x):
+            own = self.model.features(block)
+            found.append(self.filter.mixture(self.map(block, own), self._everything(own)))
+        return np.concatenate(found)[: len(x)]
+
+    def moments(self, x: Tensor, variance: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Means and variances of standardised numbers as of now ``[n, C]``; `variance` is the model's."""
+        means, variances = [], []
+        for place, block in enumerate(in_blocks(x)):
+            own = self.model.features(block)
+            mine = variance[place * len(block) : (place + 1) * len(block)]
+            mine = np.concatenate([mine, np.repeat(mine[:1], len(block) - len(mine), 0)])
+            mean, around = self.filter.moments(self.map(block, own), self._everything(own), mine)
+            means.append(mean)
+            variances.append(around)
+        return np.concatenate(means)[: len(x)], np.concatenate(variances)[: len(x)]
+
+    # -- files ------------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> State:
+        """The filter; the model of everything is read anew after this."""
+        self._reading = None
+        if self.private:
+            self.filter.leave_out_block()
+        return self.filter.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned."""
+        self.filter.load_state_dict(state)
