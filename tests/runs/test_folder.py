@@ -39,7 +39,7 @@ def test_configuration_round_trip(tmp_path):
 
 def test_benchmark_defaults_are_taken_where_they_fit():
     assert make("naive", learner={}).learner.hidden == (64, 64)
-    assert make("hvcl", learner={}).learner.beta_expert == 0.005  # of split-digits
+    assert make("hvcl", learner={}).learner.beta_expert == 0.01  # of split-digits
     assert not hasattr(make("naive", learner={}).learner, "beta_expert")
 
 

@@ -64,7 +64,7 @@ def test_a_run_is_configured_with_what_is_explained(benchmark):
     ("benchmark", "method", "budget", "stream", "learner"),
     [
         # as they were when the settings of methods still lay with the benchmarks
-        ("split-digits", "hvcl", None, {"epochs": 10, "batch_size": 32}, {"hidden": (64, 64), "beta_expert": 0.005}),
+        ("split-digits", "hvcl", None, {"epochs": 10, "batch_size": 32}, {"hidden": (64, 64), "beta_expert": 0.01}),
         ("split-mnist", "ewc", "standard", {"epochs": 4}, {"learning_rate": 0.002, "strength": 1e7, "fisher": "exact"}),
         ("permuted-mnist", "exact", None, {"epochs": 1, "batch_size": 1000}, {"separate": True, "random_features": 6000}),
         ("permuted-mnist", "rtf", None, {"epochs": 21}, {"hidden": (1000, 1000), "learning_rate": 1e-4}),
