@@ -8,8 +8,8 @@ a weight is held as Bayes' rule has it. `sigma_rate` is the step size of the log
 beside what topic gates tries, and settings are chosen here over whole streams (split MNIST: four epochs a task, permuted MNIST:
 one epoch, all ten tasks, split CIFAR-10: ten epochs) and two initialisations, on a tenth of the training data that was held
 out: choosing on one run chooses noise. `BASE` is where each benchmark starts (found by looks at shorter streams), `AROUND` are
-its neighbours, `WITHOUT` takes one part away at a time. Split CIFAR-100 (ten epochs) starts from split
-CIFAR-10's best, with which it ends below naive training (test data, seed 1), and asks how firmly ten tasks can be held. More trials
+its neighbours, `WITHOUT` takes one part away at a time. Split CIFAR-100 (ten epochs) starts from split CIFAR-10's
+best, with which it ends below naive training (test data, seed 1), and asks how firmly ten tasks can be held. More trials
 than other methods have: `hvcl` is what is studied here, and the tables say so.
 """
 

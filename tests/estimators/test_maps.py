@@ -18,7 +18,7 @@ def scales_of(columns, count=500, seed=0):
     return scales, scales.encode(table)[0]
 
 
-@pytest.mark.parametrize(("columns", "features"), [(1, 200), (2, 200), (10, 520), (64, 1500), (5000, 1500)])
+@pytest.mark.parametrize(("columns", "features"), [(1, 200), (2, 200), (10, 520), (64, 1000), (5000, 1000)])
 def test_the_number_of_features_follows_the_columns(columns, features):
     assert default_features(columns) == features
 

@@ -60,7 +60,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
     # -- what a kind of estimator says ------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _make_model(self, scales: Scales, outputs: int) -> AnyModel:
+    def _make_model(self, scales: Scales, outputs: int, small: bool = False) -> AnyModel:
         """A model for rows of these scales."""
 
     @abstractmethod
@@ -209,6 +209,16 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
             for event in self.drift_[before:]:
                 self.on_drift(event)
 
+    @one_at_a_time
+    def _learn_weighed(self, table: Table, targets: Tensor) -> None:
+        """Learn rows whose targets the filter over concepts knows already, one by one (`hvcl.estimators.single`)."""
+        assert self._core is not None
+        before = len(self._core.events)
+        self._core.learn(table, targets, None, self._course(fit=False), weighed=True)
+        if self.on_drift is not None:
+            for event in self._core.events[before:]:
+                self.on_drift(event)
+
     def _check_private(self, table: Table, rows: int) -> None:
         """`InputError` if first rows cannot be learned from without keeping them, or names of categories."""
         if self.scales is None and (self._waiting or rows < self.warmup):
@@ -222,8 +232,8 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
                 "them (of made-up rows), or turn these columns into numbers"
             )
 
-    def _begin(self, waiting: list[Waiting], course: Course) -> Core[AnyModel]:
-        """Scales from the first rows, and a model that has learned them."""
+    def _begin(self, waiting: list[Waiting], course: Course, small: bool = False) -> Core[AnyModel]:
+        """Scales from the first rows, and a model that has learned them; `small`: for the time being, with fewer features."""
         first = Waiting.joined(waiting)
         table, targets = first.table, first.targets
         scales = published(self.scales)
@@ -240,7 +250,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
                 scales = with_noise_filters(scales, pictures, choice, self.seed)
             else:
                 scales = with_filters(scales, pictures, choice)
-        core = self._make_core(scales, self._make_model(scales, self._outputs(targets)))
+        core = self._make_core(scales, self._make_model(scales, self._outputs(targets), small))
         for part in by_group(waiting):
             core.learn(part.table, part.targets, part.group, course, self.scales is None, part.weights)
         return core
@@ -253,13 +263,13 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
         return Course()
 
     def _ready(self) -> Core[AnyModel]:
-        """What is learned so far; while rows are still kept, a model of all but the last eighth of them for the time being."""
+        """What is learned so far; while rows are still kept, a model of at least two thirds of them for the time being."""
         self._require_fitted()
         if self._core is not None:
             return self._core
         rows = sum(len(part.table) for part in self._waiting)
-        if self._provisional is None or 8 * rows > 9 * self._provisional_rows:
-            self._provisional, self._provisional_rows = self._begin(self._waiting, self._course(fit=False)), rows
+        if self._provisional is None or 2 * rows >= 3 * self._provisional_rows:
+            self._provisional, self._provisional_rows = self._begin(self._waiting, self._course(fit=False), True), rows
         return self._provisional
 
     def _encoded(self, x: Any) -> tuple[Core[AnyModel], Tensor]:

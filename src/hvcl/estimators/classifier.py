@@ -19,6 +19,7 @@ from hvcl.estimators.base import ContinualEstimator, same_length
 from hvcl.estimators.core import ROWS, Core, Course
 from hvcl.estimators.groups import check_group
 from hvcl.estimators.labels import Labels
+from hvcl.estimators.maps import FEW_FEATURES
 from hvcl.estimators.models import ClassModel, exact_settings, picture_maps
 from hvcl.estimators.now import DriftEvent
 from hvcl.estimators.scales import Scales
@@ -144,9 +145,11 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         table = self._read(X)
-        y = column_or_1d(_to_numpy(y), warn=True)
-        same_length(table.numbers if table.pictures is None else table.pictures, y)
-        check_classification_targets(y)
+        y = _to_numpy(y)
+        if not (type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuU" and len(y) == len(table)):
+            y = column_or_1d(y, warn=True)
+            same_length(table.numbers if table.pictures is None else table.pictures, y)
+            check_classification_targets(y)  # which whole numbers, truth values and texts could only pass
         table, y, times = self._weighed(table, y, weights)
         return self._learn_table(table, y, classes, times, group, fit)
 
@@ -208,6 +211,10 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
     def _probabilities(self, core: Core[ClassModel], x: Tensor) -> NDArray[np.float64]:
         tracker = core.tracker
         p = core.model.probabilities(x).numpy() if tracker is None or tracker.filter.alone else tracker.answers(x)
+        return self._ranked(core, p, core.novelty.trust(core.novelty(x)))
+
+    def _ranked(self, core: Core[ClassModel], p: NDArray[np.float64], trust: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probabilities of `classes_` from those of the units ``[n, units]``, and how far each row is from being an outlier."""
         count = np.zeros(p.shape[1])
         count[: len(core.novelty.count)] = core.novelty.count.numpy()[: p.shape[1]]
         seen = count > 0
@@ -216,11 +223,10 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
             if self.priors == "uniform":
                 p = p / np.where(seen, count, 1)
             p = p / p.sum(1, keepdims=True)
-            trust = core.novelty.trust(core.novelty(x))[:, None]
-            p = trust * p + (1 - trust) * seen / seen.sum()
+            p = trust[:, None] * p + (1 - trust[:, None]) * seen / seen.sum()
         order = self._labels.order
-        p = np.pad(p, ((0, 0), (0, len(order) - p.shape[1])))
-        return np.asarray(p[:, order])
+        missing = len(order) - p.shape[1]
+        return np.asarray((np.pad(p, ((0, 0), (0, missing))) if missing else p)[:, order])
 
     @one_at_a_time
     def predict(self, X: Any, abstain: float | None = None) -> NDArray[Any]:
@@ -288,8 +294,12 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
     def _outputs(self, targets: Tensor) -> int:
         return len(self._labels.values)
 
-    def _make_model(self, scales: Scales, outputs: int) -> ClassModel:
-        return ClassModel(scales, outputs, self.method, dict(self.method_settings or {}), self.features, self.seed)
+    def _make_model(self, scales: Scales, outputs: int, small: bool = False) -> ClassModel:
+        settings = dict(self.method_settings or {})
+        features = self.features
+        if small and features is None and not settings and method(self.method).learner is Exact and scales.shape is None:
+            features = FEW_FEATURES
+        return ClassModel(scales, outputs, self.method, settings, features, self.seed)
 
     def _picture_maps(self, scales: Scales) -> FeatureChoice | None:
         if method(self.method).learner is not Exact:

@@ -6,6 +6,7 @@ Raftery, Karny & Ettler, 2010):
 
 - *everything*: the estimator's own model, sums over all rows;
 - *pools* whose sums lose half their weight in 4,096, 1,024, 256 or 64 rows;
+- *linear pools* on the features of single columns alone, which few rows determine: of 1,024, 256, 64 and 16 rows;
 - *experts*, one for each concept: sums over the rows in which it held, without discount. A new one opens where the recent rows
   are predicted better by a short pool than by the current expert, and takes the last rows over from it; a known one comes back
   where it predicts them about as well. The block in which the change lies is nobody's.
@@ -16,10 +17,14 @@ The weights are those of a hidden Markov chain over models (fixed share: Herbste
 
 with two rates :math:`\alpha`, a quick and a slow one, that are themselves weighted by how well their mixtures predict. Pools and
 experts are ridge regressions on a few hundred features, of indicators for classes (clipped to probabilities) or of standardised
-numbers. All of them are sums; blocks of 32 rows are added at a time. Labels may come late: nothing changes until they do.
+numbers. Regressions of indicators are too modest, the more so the fewer features they have: probabilities are
+:math:`p^\tau`, normalised, with the sharpness :math:`\tau` of each model that would have predicted its last labels best. All
+models are sums; blocks of 32 rows are added at a time, and nothing but the weights changes within a block. Labels may come late:
+nothing changes until they do.
 
-A change is an alarm when, over about the last 50 rows, some model beats the current expert by more than G = 10 nats and by more
-than three standard deviations of that sum, as the rows themselves show it.
+A change is an alarm when, over about the last 50 rows, some pool or expert beats the current expert by more than G = 10 nats and
+by more than three standard deviations of that sum, as the rows themselves show it. Linear pools raise no alarm: where they are
+better, the relation is simpler than an expert's features, and need not be new.
 """
 
 from __future__ import annotations
@@ -37,6 +42,15 @@ from hvcl.core.state import State
 
 HALF_LIVES = (4096, 1024, 256, 64)
 """Rows after which the pools' sums have lost half their weight."""
+
+LINEAR_HALF_LIVES = (1024, 256, 64, 16)
+"""Those of the pools on the features of single columns alone."""
+
+SHARPNESS = np.array([1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0])
+"""Powers that probabilities may be raised to."""
+
+SHARP_MEMORY = 0.997
+"""What is left of a row's evidence for a power after the next row."""
 
 RATES = (0.03, 0.003)
 """Probabilities of a switch between models from one row to the next."""
@@ -59,14 +73,19 @@ MEMORY = 0.98
 NATS, DEVIATIONS = 10.0, 3.0
 """Evidence for a change: so many nats, and so many of its own standard deviations."""
 
+SINGLE = 256
+"""Half-life up to which regressions are solved in single precision."""
+
 MOVED = 5.0
 """Standard errors from which on a feature's mean has moved."""
 
 MOST = 8
 """Experts that are kept; the one with the fewest rows makes room for another."""
 
-STALE = 32
-"""Regressions are solved anew when a 32nd of their rows is new."""
+STALE = 8
+"""Regressions are solved anew when an eighth of their rows is new."""
+
+_RATES = np.array(RATES)[:, None]
 
 FREEDOM = 5.0
 """Degrees of freedom of the Student t that scores predictions of numbers."""
@@ -93,12 +112,14 @@ class Regression:
         features: D.
         outputs: C.
         half_life: rows after which the sums have lost half their weight; infinite: never.
+        used: the first so many features are used; None: all.
     """
 
-    def __init__(self, features: int, outputs: int, half_life: float = math.inf) -> None:
+    def __init__(self, features: int, outputs: int, half_life: float = math.inf, used: int | None = None) -> None:
         self.half_life = half_life
-        self.second = torch.zeros(features, features, dtype=torch.float64)
-        self.cross = torch.zeros(features, outputs, dtype=torch.float64)
+        self.used = features if used is None else used
+        self.second = torch.zeros(self.used, self.used, dtype=torch.float64)
+        self.cross = torch.zeros(self.used, outputs, dtype=torch.float64)
         self.weights = torch.zeros(features, outputs, dtype=torch.float64)
         self.count = 0.0
         self.new = 0.0
@@ -111,18 +132,23 @@ class Regression:
             self.cross.mul_(left)
             self.count *= left
         sign = 1.0 if count > 0 else -1.0
-        self.second.add_(second, alpha=sign)
-        self.cross.add_(cross, alpha=sign)
+        self.second.add_(second[: self.used, : self.used], alpha=sign)
+        self.cross.add_(cross[: self.used], alpha=sign)
         self.count = max(self.count + count, 0.0)
         self.new += abs(count)
 
     def solve(self) -> None:
         """New weights, if enough rows are new."""
         if self.new and self.new * STALE >= self.count:
-            ridged = self.second.clone()
-            ridged.diagonal().add_(RIDGE)
-            factor, _ = torch.linalg.cholesky_ex(ridged)
-            self.weights = torch.cholesky_solve(self.cross, factor)
+            # the sums of few rows are far from singular beside the ridge: single precision will do, in half the time
+            single = self.half_life <= SINGLE and self.used > STALE
+            for dtype in (torch.float32, torch.float64) if single else (torch.float64,):
+                ridged = self.second.to(dtype, copy=True)
+                ridged.diagonal().add_(RIDGE)
+                factor, failed = torch.linalg.cholesky_ex(ridged)
+                if not int(failed):
+                    self.weights[: self.used] = torch.cholesky_solve(self.cross.to(dtype), factor)
+                    break
             self.new = 0.0
 
     def grow(self, outputs: int) -> None:
@@ -143,9 +169,9 @@ class Regression:
         }
 
     @classmethod
-    def from_state(cls, state: State, features: int, outputs: int) -> Regression:
+    def from_state(cls, state: State, features: int, outputs: int, used: int | None = None) -> Regression:
         """What `state_dict` returned; `RunError` if it does not fit."""
-        made = cls(features, outputs, math.inf if state["half_life"] is None else float(state["half_life"]))
+        made = cls(features, outputs, math.inf if state["half_life"] is None else float(state["half_life"]), used)
         for name in ("second", "cross", "weights"):
             value = state[name]
             if value.shape != getattr(made, name).shape or value.dtype != torch.float64 or not bool(value.isfinite().all()):
@@ -162,17 +188,18 @@ class ConceptFilter:
         features: D of the rows; the first is a constant of one.
         outputs: C to begin with; `grow` adds more.
         classes: whether targets are indicators of classes, and answers probabilities; else numbers.
+        linear: so many features after the constant are of single columns; zero: there are no linear pools.
     """
 
-    def __init__(self, features: int, outputs: int, classes: bool) -> None:
-        self.features, self.outputs, self.classes = features, outputs, classes
+    def __init__(self, features: int, outputs: int, classes: bool, linear: int = 0) -> None:
+        self.features, self.outputs, self.classes, self.linear = features, outputs, classes, linear
         self.restart()
 
     def restart(self) -> None:
         """Forget all but how many rows there were: the model of everything answers alone until there are labels again."""
         self.rows = getattr(self, "rows", 0)
         self.opened = getattr(self, "opened", 0)
-        self.pools = [Regression(self.features, self.outputs, half_life) for half_life in HALF_LIVES]
+        self.pools = [Regression(self.features, self.outputs, half_life, used) for half_life, used in self._pools]
         self.experts: list[Regression] = []
         self.numbers: list[int] = []
         self.current = 0
@@ -188,6 +215,8 @@ class ConceptFilter:
         self.evidence, self.spread = np.zeros(members), np.zeros(members)
         self.noise = np.ones((members, self.outputs))
         self.measured = 0  # rows that it was measured on
+        self.sharp = np.zeros((members, len(SHARPNESS)))  # log-likelihoods of the last labels with each power
+        self.powers = np.ones(members)  # those with the largest, chosen anew after every block
 
     def _empty_block(self) -> None:
         self.block_second = torch.zeros(self.features, self.features, dtype=torch.float64)
@@ -206,9 +235,20 @@ class ConceptFilter:
         self.opened += 1
 
     @property
+    def _pools(self) -> list[tuple[int, int | None]]:
+        """Half-lives of the pools, and the features that they use."""
+        linear = [(half_life, 1 + self.linear) for half_life in LINEAR_HALF_LIVES] if self.linear else []
+        return [*((half_life, None) for half_life in HALF_LIVES), *linear]
+
+    @property
     def _members(self) -> int:
         """K: everything, the pools, the experts."""
         return 1 + len(self.pools) + len(self.experts)
+
+    @property
+    def left(self) -> int:
+        """Rows until the block is complete."""
+        return BLOCK - self.block_rows
 
     @property
     def expert(self) -> int:
@@ -237,12 +277,21 @@ class ConceptFilter:
         """Answers of all members ``[n, K, C]``; those of the model of everything are given ``[n, C]``."""
         models = [*self.pools, *self.experts]
         found = phi @ torch.cat([model.weights for model in models], 1)
-        answers = np.concatenate([everything[:, None], found.numpy().reshape(len(phi), len(models), self.outputs)], 1)
-        if self.classes:
-            least = min(0.02, 0.1 / self.outputs)
-            answers = np.clip(answers, least, 1.0)
-            answers /= answers.sum(2, keepdims=True)
-        return answers
+        return self.bounded(np.concatenate([everything[:, None], found.numpy().reshape(len(phi), len(models), self.outputs)], 1))
+
+    def bounded(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probabilities of which none is (nearly) zero, so that no label is impossible; numbers as they are."""
+        if not self.classes:
+            return answers
+        p = np.minimum(np.maximum(answers, min(0.02, 0.1 / self.outputs)), 1.0)
+        return np.asarray(p / p.sum(2, keepdims=True))
+
+    def _sharpened(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probabilities raised to the power that suits each member; numbers as they are."""
+        if not self.classes:
+            return answers
+        p = answers ** self.powers[:, None]
+        return self.bounded(p / p.sum(2, keepdims=True))
 
     @property
     def alone(self) -> bool:
@@ -256,9 +305,11 @@ class ConceptFilter:
             phi: features of rows ``[n, D]``, float64.
             everything: answers of the model of everything ``[n, C]``.
         """
-        if self.alone:
-            return everything
-        return np.asarray(np.einsum("k,nkc->nc", self.believed, self._answers(phi, everything)))
+        return everything if self.alone else self.mixed(self._answers(phi, everything))
+
+    def mixed(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What follows from the members' answers ``[n, K, C]``: probabilities, or means ``[n, C]``."""
+        return np.asarray(np.einsum("k,nkc->nc", self.believed, self._sharpened(answers)))
 
     def moments(
         self, phi: Tensor, everything: NDArray[np.float64], variance: NDArray[np.float64]
@@ -288,46 +339,54 @@ class ConceptFilter:
         second, cross, total = (phi * weight[:, None]).T @ phi, (phi * weight[:, None]).T @ targets, float(weight.sum())
         for model in [*self.pools, self.experts[self.current]]:
             share = min(1.0, model.half_life / math.log(2) / total) if math.isfinite(model.half_life) else 1.0
-            model.second.add_(second, alpha=share)
-            model.cross.add_(cross, alpha=share)
+            model.second.add_(second[: model.used, : model.used], alpha=share)
+            model.cross.add_(cross[: model.used], alpha=share)
             model.count += share * total
             model.new = model.count
             model.solve()
         self.rows += len(phi)
 
     def learn(
-        self, phi: Tensor, targets: Tensor, everything: NDArray[np.float64], weights: Tensor | None = None
+        self, phi: Tensor, targets: Tensor, everything: NDArray[np.float64] | None, weights: Tensor | None = None
     ) -> list[ConceptChange]:
         """Learn rows in their order; returns the changes that they showed.
 
         Args:
             phi: features ``[n, D]``, float64.
             targets: indicators of classes or numbers ``[n, C]``, float64.
-            everything: answers of the model of everything before it has learned these rows ``[n, C]``.
+            everything: answers of the model of everything before it has learned these rows ``[n, C]``; None: models were
+                weighed by these rows already (`weigh`).
             weights: how many rows each one counts as ``[n]``.
         """
         changes = []
         first = 0
         while first < len(phi):
-            rows = slice(first, min(first + BLOCK - self.block_rows, len(phi)))
-            self._note(phi[rows], targets[rows], everything[rows], None if weights is None else weights[rows].double())
+            rows = slice(first, min(first + self.left, len(phi)))
+            times = None if weights is None else weights[rows].double()
+            if everything is not None:
+                answers = self._answers(phi[rows], everything[rows])
+                self.weigh(answers, targets[rows].numpy(), None if times is None else times.numpy())
+            self._sum(phi[rows], targets[rows], times)
             first = rows.stop
-            if self.block_rows == BLOCK:
+            if not self.left:
                 change = self._end_block()
                 if change is not None:
                     changes.append(change)
         self.changes.extend(changes)
         return changes
 
-    def _note(self, phi: Tensor, targets: Tensor, everything: NDArray[np.float64], weights: Tensor | None) -> None:
-        """Weigh the models by their predictions of rows of one block, and add the rows to its sums."""
-        wanted = targets.numpy()
-        answers = self._answers(phi, everything)
-        logs = self._log_likelihood(answers, wanted)
+    def weigh(
+        self, answers: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+    ) -> None:
+        """Weigh the models by their answers ``[n, K, C]`` for rows whose targets ``[n, C]`` are known now."""
+        logs = self._log_likelihood(answers, targets)
+        sharp = logs
+        if self.classes:
+            sharp = np.log((self._sharpened(answers) * targets[:, None]).sum(2))
         if weights is not None:
-            logs = logs * weights.numpy()[:, None]
-        likely = np.exp(np.clip(logs - logs.max(1, keepdims=True), -50.0, 0.0))
-        rates, share = np.array(RATES)[:, None], np.array(RATES)[:, None] / logs.shape[1]
+            logs, sharp = logs * weights[:, None], sharp * weights[:, None]
+        likely = np.exp(np.clip(sharp - sharp.max(1, keepdims=True), -50.0, 0.0))
+        rates, share = _RATES, _RATES / logs.shape[1]
         w, v = self.weights, self.rates
         for row in likely:
             w = w * row
@@ -338,22 +397,40 @@ class ConceptFilter:
         self.weights, self.rates = w, v
         gains = logs - logs[:, [1 + len(self.pools) + self.current]]
         self.block_gain = self.block_gain + gains.sum(0)
-        fading = MEMORY ** np.arange(len(logs) - 1, -1, -1)
-        self.evidence = self.evidence * MEMORY ** len(logs) + fading @ gains
-        self.spread = self.spread * MEMORY ** len(logs) + fading @ gains**2
-        if not self.classes:
-            # a running mean over the rows so far, then one that forgets half in 256 rows
-            rate = np.maximum(1 - 0.5 ** (1 / 256), 1 / (self.measured + np.arange(len(logs)) + 2))
-            after = np.append(np.cumprod((1 - rate)[::-1])[::-1], 1.0)
-            squares = np.minimum((answers - wanted[:, None]) ** 2, 25 * self.noise)
-            self.noise = np.maximum(self.noise * after[0] + np.einsum("n,nkc->kc", rate * after[1:], squares), 1e-9)
-            self.measured += len(logs)
+        count = len(logs)
+        fading = MEMORY ** np.arange(count - 1, -1, -1)
+        self.evidence = self.evidence * MEMORY**count + fading @ gains
+        self.spread = self.spread * MEMORY**count + fading @ gains**2
+        self.rows += count
+        if self.classes:
+            self._weigh_powers(answers, targets, weights)
+            return
+        # a running mean over the rows so far, then one that forgets half in 256 rows
+        rate = np.maximum(1 - 0.5 ** (1 / 256), 1 / (self.measured + np.arange(count) + 2))
+        after = np.append(np.cumprod((1 - rate)[::-1])[::-1], 1.0)
+        squares = np.minimum((answers - targets[:, None]) ** 2, 25 * self.noise)
+        self.noise = np.maximum(self.noise * after[0] + np.einsum("n,nkc->kc", rate * after[1:], squares), 1e-9)
+        self.measured += count
+
+    def _weigh_powers(
+        self, answers: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64] | None
+    ) -> None:
+        """Count how well each member would have predicted the labels with each power."""
+        powers = answers[..., None] ** SHARPNESS
+        right = (powers * targets[:, None, :, None]).sum(2) / powers.sum(2)
+        logs = np.log(np.maximum(right, min(0.02, 0.1 / self.outputs)))
+        fading = SHARP_MEMORY ** np.arange(len(logs) - 1, -1, -1)
+        if weights is not None:
+            fading = fading * weights
+        self.sharp = self.sharp * SHARP_MEMORY ** len(logs) + np.einsum("n,nkp->kp", fading, logs)
+
+    def _sum(self, phi: Tensor, targets: Tensor, weights: Tensor | None) -> None:
+        """Add rows to the sums of the block."""
         weighted = phi if weights is None else phi * weights[:, None]
         self.block_second.addmm_(weighted.T, phi)
         self.block_cross.addmm_(weighted.T, targets)
         self.block_rows += len(phi)
         self.block_weight += float(len(phi) if weights is None else weights.sum())
-        self.rows += len(phi)
 
     def _end_block(self) -> ConceptChange | None:
         """Pools and the current expert learn the block; a change of concept moves the last blocks to another expert."""
@@ -367,13 +444,15 @@ class ConceptFilter:
         change = self._change()
         for model in [*self.pools, *self.experts]:
             model.solve()
+        self.powers = SHARPNESS[self.sharp.argmax(1)]
         return change
 
     def _change(self) -> ConceptChange | None:
         """Open another expert, or return to a known one, where the evidence asks for it."""
         first = 1 + len(self.pools)
         candidates = self.evidence.copy()
-        candidates[:2] = candidates[first + self.current] = -np.inf  # everything and the longest pool hold no news
+        # everything and the longest pool hold no news, and linear pools are another kind of model
+        candidates[:2] = candidates[first + self.current] = candidates[1 + len(HALF_LIVES) : first] = -np.inf
         clear = self.evidence - DEVIATIONS * np.sqrt(self.spread)
         winner = int(candidates.argmax())
         alarm = (clear > 0) & np.isfinite(candidates) & (self.evidence > NATS)
@@ -395,9 +474,11 @@ class ConceptFilter:
             if len(self.experts) == MOST:
                 self._drop(min((i for i in range(MOST) if i != self.current), key=lambda i: self.experts[i].count))
             self._open()
-            self.weights = np.hstack([self.weights, self.weights[:, [first - 1]]])
+            shortest = len(HALF_LIVES)
+            self.weights = np.hstack([self.weights, self.weights[:, [shortest]]])
             self.weights /= self.weights.sum(1, keepdims=True)
-            self.noise = np.vstack([self.noise, self.noise[first - 1]])
+            self.noise = np.vstack([self.noise, self.noise[shortest]])
+            self.sharp = np.vstack([self.sharp, self.sharp[shortest]])
         for second, cross, count, _ in moved[1:]:
             self.experts[self.current].add(second, cross, count)
         self.pending, self.blocks = [], 0
@@ -410,7 +491,7 @@ class ConceptFilter:
         self.current -= int(self.current > place)
         self.weights = np.delete(self.weights, member, 1)
         self.weights /= self.weights.sum(1, keepdims=True)
-        self.noise = np.delete(self.noise, member, 0)
+        self.noise, self.sharp = np.delete(self.noise, member, 0), np.delete(self.sharp, member, 0)
 
     def merge(self, other: ConceptFilter, order: list[int]) -> None:
         """Add the pools of another site's filter, whose outputs have the numbers `order` here; concepts are found anew."""
@@ -446,6 +527,8 @@ class ConceptFilter:
             "evidence": torch.from_numpy(self.evidence.copy()),
             "spread": torch.from_numpy(self.spread.copy()),
             "noise": torch.from_numpy(self.noise.copy()),
+            "sharp": torch.from_numpy(self.sharp.copy()),
+            "powers": torch.from_numpy(self.powers.copy()),
             "changes": [[change.row, change.expert, change.known, list(change.moved)] for change in self.changes],
         }
 
@@ -454,18 +537,24 @@ class ConceptFilter:
         self.outputs = int(state["outputs"])
         self.restart()
         features, outputs = self.features, self.outputs
-        self.pools = [Regression.from_state(saved, features, outputs) for saved in state["pools"]]
+        kinds = self._pools
+        if [saved["half_life"] for saved in state["pools"]] != [half_life for half_life, _ in kinds]:
+            raise RunError("the saved filter over concepts does not fit this version of hvcl")
+        self.pools = [
+            Regression.from_state(saved, features, outputs, used) for saved, (_, used) in zip(state["pools"], kinds, strict=True)
+        ]
         self.experts = [Regression.from_state(saved, features, outputs) for saved in state["experts"]]
         self.numbers = [int(number) for number in state["numbers"]]
         self.current, self.opened, self.rows = int(state["current"]), int(state["opened"]), int(state["rows"])
         members = self._members
         shapes = {"weights": (len(RATES), members), "rates": (len(RATES),), "noise": (members, outputs)}
-        for name in ("weights", "rates", "noise", "evidence", "spread", "gain"):
+        shapes["sharp"] = (members, len(SHARPNESS))
+        for name in ("weights", "rates", "noise", "sharp", "powers", "evidence", "spread", "gain"):
             shape, value = shapes.get(name, (members,)), state[name].numpy().astype(np.float64)
             if value.shape != shape or not np.isfinite(value).all():
                 raise RunError(f"the saved filter over concepts does not fit: {name} of shape {value.shape}")
             setattr(self, "block_gain" if name == "gain" else name, value.copy())
-        if [pool.half_life for pool in self.pools] != list(HALF_LIVES) or not 0 <= self.current < len(self.experts):
+        if not 0 <= self.current < len(self.experts):
             raise RunError("the saved filter over concepts does not fit this version of hvcl")
         blocks = [*state["pending"], state["block"]]
         gains = [gain.shape == (members,) for *_, gain in state["pending"]]

@@ -76,8 +76,9 @@ class Core(Generic[AnyModel]):
         course: Course,
         measured: bool = False,
         weights: Tensor | None = None,
+        weighed: bool = False,
     ) -> None:
-        """Learn from rows with weights; `measured`: the scales are theirs."""
+        """Learn from rows with weights; `measured`: the scales are theirs; `weighed`: the filter knows their targets already."""
         scales = self.scales if self.private else self.scales.grown(table)
         encoded, sizes = scales.encode(table)
         if group is not None:
@@ -90,7 +91,8 @@ class Core(Generic[AnyModel]):
                 self.model.learn(x, wanted, times)
             else:
                 own = self.model.features(x)
-                self.events += self.tracker.learn(x, own, self.model.indicators(wanted), course.ordered, times)
+                indicators = self.model.indicators(wanted)
+                self.events += self.tracker.learn(x, own, indicators, course.ordered, times, weighed=weighed)
                 self.model.learn_features(own, wanted, times)
             self.novelty.add(x, self._units(wanted), times)
             if group is not None:

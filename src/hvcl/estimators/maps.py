@@ -8,7 +8,7 @@ Features are :math:`\cos(\omega_k\, w_k^T z + b_k)` as in `hvcl.features.RandomF
   0.3 to :math:`6 / \sqrt d` (1 at least): few columns have to bend more than many. Higher frequencies have a smaller prior
   variance, :math:`\propto 1 / \omega`.
 
-By default there are :math:`40 (d + 3)` random features for d columns, but from 200 to 1,500: two columns have 200, ten 520.
+By default there are :math:`40 (d + 3)` random features for d columns, but from 200 to 1,000: two columns have 200, ten 520.
 """
 
 from __future__ import annotations
@@ -37,9 +37,13 @@ _REFERENCE = 2048
 _NOISE = 512
 
 
+FEW_FEATURES = 200
+"""Number of random features of two columns, and of models of the first rows for the time being."""
+
+
 def default_features(columns: int) -> int:
     """Number of random features for so many columns."""
-    return min(max(40 * (columns + 3), 200), 1500)
+    return min(max(40 * (columns + 3), FEW_FEATURES), 1000)
 
 
 def make_map(scales: Scales, features: int | None, seed: int) -> RandomFeatures:

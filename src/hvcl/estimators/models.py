@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,47 @@ from hvcl.features import FeatureChoice, FeatureMap
 from hvcl.learners import Exact, ExactConfig, Learner, create, merge, method
 from hvcl.learners.conjugate import SharedExperts
 from hvcl.posteriors import MatrixNormal
+from hvcl.posteriors.classes import ArrayReading
 
-BLOCK = 128
+Reading = Callable[[NDArray[Any]], NDArray[np.float64]]
+"""Answers ``[n, C]`` from features ``[n, F]`` of a model's own map, as they were at some time."""
+
+BLOCK = 32
 """Rows that are predicted at once; fewer are filled up, so that a row's answer does not depend on the rows beside it."""
+
+
+@dataclass(frozen=True)
+class ClassReading:
+    """Probabilities of units, as they were at some time."""
+
+    head: ArrayReading
+    """Of the classes in the order they were learned."""
+    units: list[int]
+    """Their units."""
+    outputs: int
+    """Number of units."""
+
+    def __call__(self, own: NDArray[Any]) -> NDArray[np.float64]:
+        """Probabilities ``[n, units]`` from features."""
+        p = np.zeros((len(own), self.outputs))
+        p[:, self.units] = self.head(own)
+        return p
+
+
+@dataclass(frozen=True)
+class LinearReading:
+    """Standardised numbers, as they were at some time."""
+
+    weights: NDArray[np.float64]
+    """From features to targets ``[F, C]``."""
+    near: NDArray[np.float64]
+    """Mean of the features ``[F]``."""
+    offset: NDArray[np.float64]
+    """Targets of the mean ``[C]``."""
+
+    def __call__(self, own: NDArray[Any]) -> NDArray[np.float64]:
+        """Means ``[n, C]`` from features."""
+        return np.asarray((own - self.near) @ self.weights + self.offset)
 
 
 class Model(ABC):
@@ -51,8 +89,8 @@ class Model(ABC):
         """Rows in the sums."""
 
     @abstractmethod
-    def reading(self) -> Callable[[Tensor], NDArray[np.float64]] | None:
-        """Answers from `features` of rows ``[n, C]``, as of now: what is learned later does not change them. None: no row yet."""
+    def reading(self) -> Reading | None:
+        """Answers from `features` of rows, as of now: what is learned later does not change them. None: no row yet."""
 
     @abstractmethod
     def remove(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
@@ -171,19 +209,12 @@ class ClassModel(Model):
         """Of the head."""
         return self._shared()[1].head.model.count
 
-    def reading(self) -> Callable[[Tensor], NDArray[np.float64]] | None:
+    def reading(self) -> Reading | None:
         """Of the head, whose columns are the units in the order they were learned."""
         _, experts = self._shared()
         if not experts.head.model.count:
             return None
-        kept, units, outputs = experts.head.reading(), [unit for _, unit in experts.columns], self.outputs
-
-        def answers(own: Tensor) -> NDArray[np.float64]:
-            p = np.zeros((len(own), outputs))
-            p[:, units] = kept.log_probabilities(own).exp().numpy()
-            return p
-
-        return answers
+        return ClassReading(experts.head.reading().arrays(), [unit for _, unit in experts.columns], self.outputs)
 
     def first_rows_are_over(self) -> None:
         """Let a learner with features of its own fit them to what it has."""
@@ -233,9 +264,14 @@ class ClassModel(Model):
             return self.learner, self.learner.experts
         raise InputError("groups are sums of rows, which only method 'exact' without a gate has (method_settings gate=False)")
 
+    @property
+    def map(self) -> FeatureMap:
+        """The shared map."""
+        return self._shared()[1].features
+
     def features(self, x: Tensor) -> Tensor:
         """phi(x)."""
-        return self._shared()[1].features(x)
+        return self.map(x)
 
     @property
     def width(self) -> int:
@@ -404,12 +440,12 @@ class RegressionModel(Model):
         """Of the regression."""
         return self.regression.count
 
-    def reading(self) -> Callable[[Tensor], NDArray[np.float64]] | None:
+    def reading(self) -> Reading | None:
         """Standardised means."""
         if not self.regression.count:
             return None
         posterior = self.regression.posterior()
-        return lambda own: posterior.mean(own.double()).numpy()
+        return LinearReading(posterior.weights.numpy(), posterior.feature_mean.numpy(), posterior.intercept.numpy())
 
     def remove(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
         """Take rows out of the sums."""

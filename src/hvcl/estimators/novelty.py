@@ -62,6 +62,7 @@ class Novelty:
         self.total = torch.zeros(0, self.size, dtype=torch.float64)
         self.square = torch.zeros(self.size, self.size, dtype=torch.float64)
         self.histogram = torch.zeros(BINS, dtype=torch.float64)
+        self._white: tuple[Tensor, Tensor, Tensor, Tensor] | None = None  # of sums, which are replaced and never changed
 
     def reduce(self, x: Tensor) -> Tensor:
         """z ``[n, k]``, float64, of encoded rows."""
@@ -132,15 +133,22 @@ class Novelty:
         self.square, self.histogram = self.square + other.square, self.histogram + other.histogram
 
     def _of(self, z: Tensor) -> Tensor:
-        seen = self.count > 0
-        means = self.total[seen] / self.count[seen, None]
-        scatter = self.square - (means * self.count[seen, None]).T @ means
-        eye = torch.eye(self.size, dtype=torch.float64)
-        covariance = (scatter + PRIOR * eye) / (PRIOR + self.count.sum()) + FLOOR * eye
-        values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
-        whiten = vectors * values.clamp_min(FLOOR / 2).rsqrt()
-        distance = torch.cdist(z @ whiten, means @ whiten, compute_mode="donot_use_mm_for_euclid_dist")
+        whiten, means = self.whitened()
+        distance = torch.cdist(z @ whiten, means, compute_mode="donot_use_mm_for_euclid_dist")
         return distance.amin(1).square() / self.size
+
+    def whitened(self) -> tuple[Tensor, Tensor]:
+        """What whitens rows, and the whitened means of the classes; computed once for the sums as they are."""
+        if self._white is None or self._white[0] is not self.square or self._white[1] is not self.count:
+            seen = self.count > 0
+            means = self.total[seen] / self.count[seen, None]
+            scatter = self.square - (means * self.count[seen, None]).T @ means
+            eye = torch.eye(self.size, dtype=torch.float64)
+            covariance = (scatter + PRIOR * eye) / (PRIOR + self.count.sum()) + FLOOR * eye
+            values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
+            whiten = vectors * values.clamp_min(FLOOR / 2).rsqrt()
+            self._white = (self.square, self.count, whiten, means @ whiten)
+        return self._white[2:]
 
     def __call__(self, x: Tensor) -> NDArray[np.float64]:
         """The novelty of encoded rows; zero before anything is learned."""
@@ -156,10 +164,14 @@ class Novelty:
 
     def trust(self, novelty: NDArray[np.float64]) -> NDArray[np.float64]:
         """1 for rows that are no outliers, falling to 0 with the novelty: `FAR` times the largest ordinary one over the row's."""
+        return np.asarray(np.minimum(1.0, FAR * self.ordinary / np.maximum(novelty, 1e-12)))
+
+    @property
+    def ordinary(self) -> float:
+        """The largest ordinary novelty."""
         share = self.histogram.cumsum(0) / self.histogram.sum().clamp_min(1)
         last = int((share < ORDINARY).sum())
-        largest = max(2.0 ** ((min(last, BINS - 1) - 31) / 4), 1.0)
-        return np.asarray(np.minimum(1.0, FAR * largest / np.maximum(novelty, 1e-12)))
+        return float(max(2.0 ** ((min(last, BINS - 1) - 31) / 4), 1.0))
 
     def state_dict(self) -> State:
         """All sums."""

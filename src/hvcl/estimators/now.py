@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +11,12 @@ from torch import Tensor
 
 from hvcl.core.state import State
 from hvcl.estimators.concepts import ConceptFilter
-from hvcl.estimators.models import Model, in_blocks
+from hvcl.estimators.models import Model, Reading, in_blocks
 from hvcl.estimators.plain import PlainMap
 from hvcl.estimators.scales import Scales
 
-RENEWED = 3
-"""The model of everything is read anew when its rows have grown by a third."""
-
-Reading = Callable[[Tensor], NDArray[np.float64]]
-"""Answers ``[n, C]`` from the features of a model's own map, as they were at some time."""
+RENEWED = 2.0
+"""The model of everything is read anew when its rows have grown by this factor."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +47,15 @@ class Tracker:
     def __init__(self, scales: Scales, model: Model, seed: int, classes: bool, private: bool = False) -> None:
         self.model, self.classes, self.private = model, classes, private
         self.map = PlainMap(scales, seed, model.width)
-        self.filter = ConceptFilter(self.map.features, model.outputs, classes)
+        self.filter = ConceptFilter(self.map.features, model.outputs, classes, self.map.linear)
         self._reading: Reading | None = None
         self._read_at = 0.0
 
     # -- learning ---------------------------------------------------------------------------------------------------------
 
-    def learn(self, x: Tensor, own: Tensor, targets: Tensor, ordered: bool, weights: Tensor | None = None) -> list[DriftEvent]:
+    def learn(
+        self, x: Tensor, own: Tensor, targets: Tensor, ordered: bool, weights: Tensor | None = None, *, weighed: bool = False
+    ) -> list[DriftEvent]:
         """Learn rows before the model does; returns the changes that they showed.
 
         Args:
@@ -65,25 +64,34 @@ class Tracker:
             targets: as the columns of the regression ``[n, C]``.
             ordered: whether they came in this order; else all hold now.
             weights: how many rows each one counts as.
+            weighed: the filter's models are weighed by these rows already (`ConceptFilter.weigh`).
         """
         self.filter.grow(self.model.outputs)
         phi, wanted = self.map(x, own), targets.double()
         if not ordered:
             self.filter.begin(phi, wanted, weights)
             return []
-        changes = self.filter.learn(phi, wanted, self._everything(own), weights)
+        changes = self.filter.learn(phi, wanted, None if weighed else self._everything(own), weights)
         return [DriftEvent(change.row, change.expert, change.known, self.map.columns(change.moved)) for change in changes]
 
-    def _everything(self, own: Tensor) -> NDArray[np.float64]:
-        """Answers of the model of everything ``[n, C]``, at most a third of whose rows are new since it was read."""
+    def reading(self) -> Reading | None:
+        """The model of everything, at most half of whose rows have come since it was read; None: it has none."""
         count = self.model.count
-        if self._reading is None or count >= self._read_at + max(32.0, self._read_at / RENEWED) or count < self._read_at:
+        if self._reading is None or count >= max(self._read_at + 32, RENEWED * self._read_at) or count < self._read_at:
             self._reading, self._read_at = self.model.reading(), count
+        return self._reading
+
+    def everything(self, reading: Reading | None, own: NDArray[Any]) -> NDArray[np.float64]:
+        """What a reading says of the features of rows in the model's map ``[n, C]``; None: nothing is known."""
         outputs = self.filter.outputs
-        if self._reading is None:
+        if reading is None:
             return np.full((len(own), outputs), 1 / outputs if self.classes else 0.0)
-        answers = self._reading(own)
-        return np.pad(answers, ((0, 0), (0, outputs - answers.shape[1])))
+        answers = reading(own)
+        missing = outputs - answers.shape[1]
+        return np.pad(answers, ((0, 0), (0, missing))) if missing else answers
+
+    def _everything(self, own: Tensor) -> NDArray[np.float64]:
+        return self.everything(self.reading(), own.numpy())
 
     def restart(self) -> None:
         """Forget everything: rows of the model were taken out, and only its own sums can do that exactly."""

@@ -3,8 +3,11 @@ r"""A few hundred features of encoded rows, for models that have seen few rows (
 - a constant;
 - every number, bent to stay bounded, :math:`\frac{3}{2} \tanh(z / 3)`; every category and every sign of a missing value as it is
   (rows of more than 500 columns have none of these);
-- 300 cosines :math:`\sqrt{2} \cos(w^T z + b)`, a quarter each on one column, two, three, and all of them: trees and rules
-  ask for one or two columns at a time, and a projection of all columns hides them. w is Gaussian, with log-normal sizes.
+- 150 cosines :math:`\sqrt{2} \cos(w^T z + b)`, a third each on two columns, three, and all of them. w is Gaussian, with
+  log-normal sizes;
+- 150 soft rules of k = 1, 2, 2 or 3 conditions on different columns: products of :math:`\sigma(\pm 6 (z_j - t))` with thresholds
+  t from -1.8 to 1.8, or of "the category is one of these", less :math:`2^{-k}` and over the deviation that conditions of
+  probability 1/2 have. Trees and rules ask for one or two columns at a time, and a projection of all columns hides them.
 
 Pictures have 300 random projections of the features of the estimator's own map instead of all these. Scales and a seed determine
 the map, so that models of two sites can be merged.
@@ -15,13 +18,27 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hvcl.estimators.scales import Scales
 
-COSINES = 300
-"""Number of random features."""
+COSINES, RULES = 150, 150
+"""Numbers of random features."""
+
+CONDITIONS = (1, 2, 2, 3)
+"""Conditions of a rule, in turn."""
+
+LENGTHS = sorted((CONDITIONS[rule % len(CONDITIONS)] for rule in range(RULES)), reverse=True)
+"""Numbers of conditions of the rules."""
+
+MORE_CONDITIONS = tuple(sum(length > least for length in LENGTHS) for least in range(1, max(CONDITIONS)))
+"""Rules of more than one condition, of more than two, and so on; these come first."""
+
+SHARPNESS = 6.0
+"""Slope of a condition at its threshold, times four."""
 
 MOST_LINEAR = 500
 """Columns of the encoding up to which there are features of single columns."""
@@ -44,15 +61,15 @@ class PlainMap:
         self._columns: list[str | int | None] = []
         if self.pictures:
             random = torch.Generator().manual_seed(seed + 1)
-            self.weights = torch.randn(width, COSINES, generator=random).double() / math.sqrt(width)
-            self.features, self.linear = 1 + COSINES, 0
+            self.weights = torch.randn(width, COSINES + RULES, generator=random).double() / math.sqrt(width)
+            self.features, self.linear = 1 + COSINES + RULES, 0
             return
         numbers, categories = len(scales.centre), len(scales.categories)
         self.numbers, total = numbers, numbers + scales.indicators + scales.slots
         each = scales.slots // categories if categories else 0
-        self.weights, self.phase = _cosines(numbers, scales.indicators, categories, each, seed)
+        self.weights, self.phase, self.centre, self.size = _random_parts(numbers, scales.indicators, categories, each, seed)
         self.linear = total if total <= MOST_LINEAR else 0
-        self.features = 1 + self.linear + COSINES
+        self.features = 1 + self.linear + COSINES + RULES
         names: list[str | int] = list(range(len(scales.kinds))) if scales.names is None else list(scales.names)
         of_numbers = [name for name, kind in zip(names, scales.kinds, strict=True) if kind == "number"]
         of_categories = [name for name, kind in zip(names, scales.kinds, strict=True) if kind == "category"]
@@ -61,14 +78,44 @@ class PlainMap:
 
     def __call__(self, x: Tensor, own: Tensor) -> Tensor:
         """Features ``[n, D]`` of encoded rows, whose features in the estimator's own map are `own`."""
-        one = torch.ones(len(x), 1, dtype=torch.float64)
         if self.pictures:
+            one = torch.ones(len(x), 1, dtype=torch.float64)
             return torch.cat([one, (own.double() @ self.weights).clamp_(-BOUND, BOUND)], 1)
         z = x.double()
-        parts = [one]
+        phi = torch.empty(len(x), self.features, dtype=torch.float64)
+        phi[:, 0] = 1
         if self.linear:
-            parts += [(z[:, : self.numbers] / 3).tanh_().mul_(1.5), z[:, self.numbers :]]
-        return torch.cat([*parts, torch.addmm(self.phase, z, self.weights).cos_().mul_(math.sqrt(2))], 1)
+            phi[:, 1 : 1 + self.numbers] = (z[:, : self.numbers] / 3).tanh_().mul_(1.5)
+            phi[:, 1 + self.numbers : 1 + self.linear] = z[:, self.numbers :]
+        projected = torch.addmm(self.phase, z, self.weights)
+        begin = 1 + self.linear
+        torch.mul(projected[:, :COSINES].cos_(), math.sqrt(2), out=phi[:, begin : begin + COSINES])
+        conditions = projected[:, COSINES:].sigmoid_()
+        rules, place = conditions[:, :RULES], RULES
+        for count in MORE_CONDITIONS:
+            rules[:, :count] *= conditions[:, place : place + count]
+            place += count
+        torch.mul(rules.sub_(self.centre), self.size, out=phi[:, begin + COSINES :])
+        return phi
+
+    def single(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        """The features ``[D]`` of one encoded row of a table, equal up to rounding."""
+        z = x.astype(np.float64)
+        phi = np.empty(self.features)
+        phi[0] = 1
+        if self.linear:
+            phi[1 : 1 + self.numbers] = 1.5 * np.tanh(z[: self.numbers] / 3)
+            phi[1 + self.numbers : 1 + self.linear] = z[self.numbers :]
+        projected = z @ self.weights.numpy() + self.phase.numpy()
+        begin = 1 + self.linear
+        phi[begin : begin + COSINES] = math.sqrt(2) * np.cos(projected[:COSINES])
+        conditions = 1 / (1 + np.exp(-projected[COSINES:]))
+        rules, place = conditions[:RULES], RULES
+        for count in MORE_CONDITIONS:
+            rules[:count] *= conditions[place : place + count]
+            place += count
+        phi[begin + COSINES :] = (rules - self.centre.numpy()) * self.size.numpy()
+        return phi
 
     def columns(self, features: tuple[int, ...]) -> tuple[str | int, ...]:
         """The columns of rows that single features stand for, each once, by name or number; pictures have none."""
@@ -77,21 +124,50 @@ class PlainMap:
 
 
 @lru_cache(maxsize=16)
-def _cosines(numbers: int, indicators: int, categories: int, each: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Weights and phases of the cosines, which nobody changes: made once, since a stream's first rows ask for them many times."""
+def _random_parts(numbers: int, indicators: int, categories: int, each: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Weights and offsets of cosines and conditions, and the rules' centres and sizes. Nobody changes them.
+
+    Made once, since a stream's first rows ask for them many times. The first conditions of all rules stand after the cosines,
+    then the second ones of the rules that have any, then the third ones.
+    """
     random = torch.Generator().manual_seed(seed + 1)
-    columns = numbers + categories
-    weights = torch.zeros(numbers + indicators + each * categories, COSINES, dtype=torch.float64)
+    columns, inputs = numbers + categories, numbers + indicators + each * categories
+    weights = torch.zeros(inputs, COSINES + sum(LENGTHS), dtype=torch.float64)
+    offset = torch.zeros(COSINES + sum(LENGTHS), dtype=torch.float64)
+
+    def places(column: int) -> slice:
+        if column < numbers:
+            return slice(column, column + 1)
+        begin = numbers + indicators + each * (column - numbers)
+        return slice(begin, begin + each)
+
     for feature in range(COSINES):
-        wanted = (1, 2, 3, columns)[feature % 4]
-        chosen = torch.randperm(columns, generator=random)[: min(wanted, columns)]
+        wanted = (2, 3, columns)[feature % 3]
+        chosen = torch.randperm(columns, generator=random)[: min(wanted, columns)].tolist()
         size = 2 * math.exp(0.5 * float(torch.randn((), generator=random))) / math.sqrt(len(chosen))
-        for column in chosen.tolist():
+        for column in chosen:
+            where = places(column)
+            weights[where, feature] = size * torch.randn(where.stop - where.start, generator=random).double()
+    offset[:COSINES] = 2 * math.pi * torch.rand(COSINES, generator=random).double()
+    singles = LENGTHS.count(1)
+    order = torch.randperm(columns, generator=random).tolist() if columns else []
+    for rule, length in enumerate(LENGTHS):
+        chosen = torch.randperm(columns, generator=random)[: min(length, columns)].tolist()
+        threshold = torch.empty(length).uniform_(-1.8, 1.8, generator=random).tolist()
+        if length == 1 and columns:  # spread evenly over the columns, and over each of them
+            single = rule - (RULES - singles)
+            chosen = [order[single % columns]]
+            threshold = [3.6 * (single // columns + 0.5) / math.ceil(singles / columns) - 1.8]
+        for number in range(length):
+            place = COSINES + rule + sum((RULES, *MORE_CONDITIONS)[:number])
+            if number >= len(chosen):  # fewer columns than conditions: one that always holds
+                offset[place] = 30.0
+                continue
+            column = chosen[number]
+            where, count = places(column), 1 if column < numbers else each
+            sign = torch.randint(0, 2, (count,), generator=random).double().mul_(2).sub_(1)
+            weights[where, place] = SHARPNESS * sign
             if column < numbers:
-                places = slice(column, column + 1)
-            else:
-                begin = numbers + indicators + each * (column - numbers)
-                places = slice(begin, begin + each)
-            count = places.stop - places.start
-            weights[places, feature] = size * torch.randn(count, generator=random).double()
-    return weights, 2 * math.pi * torch.rand(COSINES, generator=random).double()
+                offset[place] = -SHARPNESS * float(sign) * threshold[number]
+    half = torch.tensor([0.5 ** min(length, columns) for length in LENGTHS], dtype=torch.float64)
+    return weights, offset, half, (half * (1 - half)).rsqrt()

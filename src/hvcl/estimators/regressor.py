@@ -19,7 +19,7 @@ from hvcl.core.state import State
 from hvcl.estimators.base import ContinualEstimator, same_length
 from hvcl.estimators.core import Core, Course
 from hvcl.estimators.groups import check_group
-from hvcl.estimators.maps import make_map, picture_choice, picture_map
+from hvcl.estimators.maps import FEW_FEATURES, make_map, picture_choice, picture_map
 from hvcl.estimators.models import RegressionModel
 from hvcl.estimators.now import DriftEvent
 from hvcl.estimators.scales import Scales
@@ -253,11 +253,12 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
     def _outputs(self, targets: Tensor) -> int:
         return targets.shape[1]
 
-    def _make_model(self, scales: Scales, outputs: int) -> RegressionModel:
+    def _make_model(self, scales: Scales, outputs: int, small: bool = False) -> RegressionModel:
         assert scales.targets is not None
         centre, spread = scales.targets
         choice = self._picture_maps(scales)
-        made = make_map(scales, self.features, self.seed) if choice is None else picture_map(scales, choice)
+        features = FEW_FEATURES if small and self.features is None else self.features
+        made = make_map(scales, features, self.seed) if choice is None else picture_map(scales, choice)
         return RegressionModel(made, centre, spread, self.ridge)
 
     def _picture_maps(self, scales: Scales) -> FeatureChoice | None:

@@ -8,33 +8,41 @@ from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from river import base
 
 from hvcl.core.errors import InputError
 from hvcl.estimators.classifier import ContinualClassifier
+from hvcl.estimators.maps import FEW_FEATURES
 from hvcl.estimators.regressor import ContinualRegressor
 from hvcl.estimators.scales import ScaleWarning
-from hvcl.estimators.tables import MISSING, Kind, Table
+from hvcl.estimators.single import NUMBERS, SingleRows, number, text
+from hvcl.estimators.tables import Kind, Table
 
 Row = dict[Any, Any]
 AnyEstimator = TypeVar("AnyEstimator", ContinualClassifier, ContinualRegressor)
 
 
 class _OneByOne(Generic[AnyEstimator]):
-    """Keeps the first rows, whose names become the columns; then an estimator learns row by row."""
+    """Keeps the first rows, whose names become the columns; then an estimator learns row by row.
+
+    Every label weighs the models of the filter over concepts at once (`SingleRows`); the sums learn a block of rows at a time,
+    before which no model changes anyway.
+    """
 
     warmup: int
-    batch_size: int
 
     def _begin(self) -> None:
-        if self.warmup < 2 or self.batch_size < 1:
-            raise InputError(f"warmup must be at least 2 and batch_size at least 1, got {self.warmup} and {self.batch_size}")
-        self._rows: list[tuple[Row, Any]] = []
+        if self.warmup < 2:
+            raise InputError(f"warmup must be at least 2, got {self.warmup}")
+        self._rows: list[tuple[Row, Any]] = []  # the first ones, then those of the present block
         self._columns: dict[str, Kind] = {}
         self._estimator: AnyEstimator | None = None
         self._provisional: AnyEstimator | None = None
         self._provisional_rows = 0
+        self._single: SingleRows | None = None
+        self._last: tuple[Row, NDArray[np.float32], NDArray[np.float64]] | None = None
         self._warned = False
 
     @abstractmethod
@@ -45,33 +53,80 @@ class _OneByOne(Generic[AnyEstimator]):
     def _teach(self, estimator: AnyEstimator, table: Table, targets: list[Any], fit: bool) -> None:
         """Let an estimator learn rows."""
 
+    @abstractmethod
+    def _teach_weighed(self, estimator: AnyEstimator, table: Table, targets: list[Any]) -> None:
+        """Let an estimator learn rows whose targets the filter knows already."""
+
+    @abstractmethod
+    def _target(self, estimator: AnyEstimator, y: Any) -> list[float] | None:
+        """The target as the filter has it; None if it is not known there yet. `InputError` if it cannot be learned."""
+
     def learn_one(self, x: Row, y: Any) -> None:
         """Learn from one row; the first `warmup` rows are kept until then."""
         row = {str(name): value for name, value in x.items()}
-        rows = [*self._rows, (row, y.item() if isinstance(y, np.generic) else y)]
-        if self._estimator is None:
+        kept = (row, y.item() if isinstance(y, np.generic) else y)
+        estimator = self._estimator
+        if estimator is None:
+            rows = [*self._rows, kept]
             if len(rows) >= self.warmup:
-                self._columns = _columns(rows)
-                self._estimator, rows, self._provisional = self._taught(rows), [], None
-        elif len(rows) >= self.batch_size:
-            self._warn(rows)
-            self._teach(self._estimator, self._table(rows), [target for _, target in rows], fit=False)
-            rows = []
-        self._rows = rows
+                columns, before = _columns(rows), self._columns
+                self._columns = columns
+                try:
+                    self._estimator = self._taught(rows)
+                except BaseException:
+                    self._columns = before
+                    raise
+                rows, self._provisional = [], None
+                core = self._estimator._ready()
+                self._single = SingleRows(core, columns) if SingleRows.possible(core) else None
+            self._rows = rows
+            return
+        target = None if self._single is None else self._target(estimator, kept[1])
+        if self._single is None or target is None:
+            table = self._table([kept])  # which checks the row before anything is changed
+            self._finish_block()
+            self._teach(estimator, table, [kept[1]], fit=False)
+            if self._single is not None:
+                self._single.refresh()
+            self._last = None
+            return
+        _, answers = self._answered(row)
+        self._single.weigh(answers, target)
+        self._warn(row)
+        self._rows = [*self._rows, kept]
+        if len(self._rows) >= self._single.left:
+            self._finish_block()
 
-    def _taught(self, rows: list[tuple[Row, Any]]) -> AnyEstimator:
+    def _finish_block(self) -> None:
+        """The sums learn the rows that have come since the last block."""
+        if self._rows and self._estimator is not None and self._single is not None:
+            rows, self._rows, self._last = self._rows, [], None
+            self._teach_weighed(self._estimator, self._table(rows), [target for _, target in rows])
+            self._single.refresh()
+
+    def _answered(self, row: Row) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """The encoded row and the models' answers; computed once for a row that is predicted and then learned."""
+        assert self._single is not None
+        if self._last is None or self._last[0] != row:
+            x = self._single.encode(row)
+            self._last = (row, x, self._single.answers(x))
+        return self._last[1:]
+
+    def _taught(self, rows: list[tuple[Row, Any]], small: bool = False) -> AnyEstimator:
         estimator = self._make()
+        if small and estimator.features is None:
+            estimator.features = FEW_FEATURES
         self._teach(estimator, self._table(rows), [target for _, target in rows], fit=True)
         return estimator
 
     def _ready(self) -> AnyEstimator | None:
-        """What has learned the rows so far, of the first ones all but the last eighth; None before the first one."""
+        """What has learned the rows so far, of the first ones at least two thirds; None before the first one."""
         if self._estimator is not None or not self._rows:
             return self._estimator
         columns, rows = _columns(self._rows), len(self._rows)
-        if self._provisional is None or 8 * rows > 9 * self._provisional_rows or columns != self._columns:
+        if self._provisional is None or 2 * rows >= 3 * self._provisional_rows or columns != self._columns:
             self._columns, self._provisional_rows = columns, rows
-            self._provisional = self._taught(self._rows)
+            self._provisional = self._taught(self._rows, small=True)
         return self._provisional
 
     def _table(self, rows: list[tuple[Row, Any]]) -> Table:
@@ -80,9 +135,11 @@ class _OneByOne(Generic[AnyEstimator]):
         matrix = np.stack(numbers, 1) if numbers else np.zeros((len(rows), 0))
         return Table(tuple(self._columns.values()), matrix, tuple(categories))
 
-    def _warn(self, rows: list[tuple[Row, Any]]) -> None:
-        new = sorted({name for row, _ in rows for name in row} - self._columns.keys())
-        if new and not self._warned:
+    def _warn(self, row: Row) -> None:
+        if self._warned or (len(row) <= len(self._columns) and row.keys() <= self._columns.keys()):
+            return
+        new = sorted(row.keys() - self._columns.keys())
+        if new:
             self._warned = True
             warnings.warn(
                 f"the names {new[:5]} appeared after the first {self.warmup} rows and are left out: the columns are fixed",
@@ -106,8 +163,6 @@ class RiverClassifier(_OneByOne[ContinualClassifier], base.Classifier):
         features: number of random features; None: from the number of columns.
         priors: "learned" or "uniform" class frequencies.
         warmup: rows that columns and scales are taken from.
-        batch_size: rows that are learned together. Each time a prediction follows a change costs a factorisation; with 10 it is
-            one in ten rows, and predictions lag by up to nine.
         max_categories: of a column.
         seed: of the features.
     """
@@ -117,14 +172,12 @@ class RiverClassifier(_OneByOne[ContinualClassifier], base.Classifier):
         features: int | None = None,
         priors: str = "learned",
         warmup: int = 100,
-        batch_size: int = 1,
         max_categories: int = 16,
         seed: int = 0,
     ) -> None:
         self.features = features
         self.priors = priors
         self.warmup = warmup
-        self.batch_size = batch_size
         self.max_categories = max_categories
         self.seed = seed
         self._begin()
@@ -146,12 +199,27 @@ class RiverClassifier(_OneByOne[ContinualClassifier], base.Classifier):
             estimator._reset()
         estimator._learn_table(table, _array(targets), None, None, None, fit)
 
+    def _teach_weighed(self, estimator: ContinualClassifier, table: Table, targets: list[Any]) -> None:
+        estimator._learn_weighed(table, torch.from_numpy(estimator._labels.units(_array(targets))))
+
+    def _target(self, estimator: ContinualClassifier, y: Any) -> list[float] | None:
+        labels, core = estimator._labels, estimator._ready()
+        if y not in labels.values or type(y) is not type(labels.values[0]):
+            return None
+        unit = labels.values.index(y)
+        return [float(place == unit) for place in range(core.tracker.filter.outputs)] if core.tracker else None
+
     def predict_proba_one(self, x: Row, **kwargs: Any) -> dict[Any, float]:
         """Probabilities of the labels so far; empty before the first row."""
         estimator = self._ready()
         if estimator is None:
             return {}
-        p = estimator._probabilities(*self._encoded(estimator, x))[0]
+        if self._single is None:
+            p = estimator._probabilities(*self._encoded(estimator, x))[0]
+        else:
+            encoded, answers = self._answered({str(name): value for name, value in x.items()})
+            trust = np.array([self._single.trust(encoded)])
+            p = estimator._ranked(estimator._ready(), self._single.mixture(answers), trust)[0]
         return dict(zip(estimator.classes_.tolist(), p.tolist(), strict=True))
 
 
@@ -162,7 +230,6 @@ class RiverRegressor(_OneByOne[ContinualRegressor], base.Regressor):
         features: number of random features; None: from the number of columns.
         ridge: prior precision over noise precision; None: from the evidence.
         warmup: rows that columns and scales are taken from.
-        batch_size: rows that are learned together.
         max_categories: of a column.
         seed: of the features.
     """
@@ -172,14 +239,12 @@ class RiverRegressor(_OneByOne[ContinualRegressor], base.Regressor):
         features: int | None = None,
         ridge: float | None = None,
         warmup: int = 100,
-        batch_size: int = 1,
         max_categories: int = 16,
         seed: int = 0,
     ) -> None:
         self.features = features
         self.ridge = ridge
         self.warmup = warmup
-        self.batch_size = batch_size
         self.max_categories = max_categories
         self.seed = seed
         self._begin()
@@ -199,17 +264,26 @@ class RiverRegressor(_OneByOne[ContinualRegressor], base.Regressor):
             estimator._reset()
         estimator._learn_table(table, values[:, None], True, None, None, fit)
 
+    def _teach_weighed(self, estimator: ContinualRegressor, table: Table, targets: list[Any]) -> None:
+        estimator._learn_weighed(table, torch.tensor(targets, dtype=torch.float64)[:, None])
+
+    def _target(self, estimator: ContinualRegressor, y: Any) -> list[float] | None:
+        model = estimator._ready().model
+        if not np.isfinite(float(y)):
+            raise InputError("the target is NaN or infinite: leave such rows out")
+        return [(float(y) - float(model.centre[0])) / float(model.spread[0])]
+
     def predict_one(self, x: Row) -> float:
         """The expected target; 0 before the first row."""
         estimator = self._ready()
         if estimator is None:
             return 0.0
+        if self._single is not None:
+            _, answers = self._answered({str(name): value for name, value in x.items()})
+            model = estimator._ready().model
+            return float(self._single.mixture(answers)[0, 0] * float(model.spread[0]) + float(model.centre[0]))
         core, encoded = self._encoded(estimator, x)
         return float(estimator._moments(core, encoded)[0][0, 0])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, bool | int | float | np.number | np.bool_)
 
 
 def _columns(rows: list[tuple[Row, Any]]) -> dict[str, Kind]:
@@ -218,26 +292,18 @@ def _columns(rows: list[tuple[Row, Any]]) -> dict[str, Kind]:
     for row, _ in rows:
         for name, value in row.items():
             if value is not None:
-                numeric[name] = numeric.get(name, True) and _is_number(value)
+                numeric[name] = numeric.get(name, True) and isinstance(value, NUMBERS)
     return {name: "number" if numeric[name] else "category" for name in sorted(numeric)}
 
 
 def _numbers(name: str, rows: list[tuple[Row, Any]]) -> NDArray[np.float64]:
-    values = np.full(len(rows), np.nan)
-    for place, (row, _) in enumerate(rows):
-        value = row.get(name)
-        if value is not None:
-            if not _is_number(value) or np.isinf(value):
-                raise InputError(f"column {name!r} holds numbers, got {value!r}")
-            values[place] = value
-    return values
+    return np.array([number(name, row.get(name)) for row, _ in rows], dtype=np.float64)
 
 
 def _texts(name: str, rows: list[tuple[Row, Any]]) -> NDArray[np.object_]:
     texts = np.empty(len(rows), dtype=object)
     for place, (row, _) in enumerate(rows):
-        value = row.get(name)
-        texts[place] = MISSING if value is None or value != value else str(value)
+        texts[place] = text(row.get(name))
     return texts
 
 

@@ -100,9 +100,12 @@ def read_table(estimator: BaseEstimator, x: Any, kinds: tuple[Kind, ...] | None,
         x = x.detach().cpu().numpy()
     if isinstance(x, np.ndarray) and x.ndim == 4:
         return _pictures(estimator, x, first, shape)
-    numbers = validate_data(
-        estimator, x, reset=first, accept_sparse="csr", dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=1
-    )
+    if kinds is not None and _plainly_valid(estimator, x, len(kinds)):
+        numbers = x
+    else:
+        numbers = validate_data(
+            estimator, x, reset=first, accept_sparse="csr", dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=1
+        )
     if not isinstance(numbers, np.ndarray):
         numbers = numbers.toarray()
     if shape is not None:
@@ -111,6 +114,12 @@ def read_table(estimator: BaseEstimator, x: Any, kinds: tuple[Kind, ...] | None,
     if kinds is not None and kinds != expected:
         raise InputError("a data frame with categories was learned: give a frame with the same columns, not an array")
     return Table(expected, _finite(numbers, None))
+
+
+def _plainly_valid(estimator: BaseEstimator, x: Any, columns: int) -> bool:
+    """Whether scikit-learn's checks, which take longer than a prediction, could only pass: a plain array as the ones before."""
+    plain = type(x) is np.ndarray and x.dtype == np.float64 and x.ndim == 2 and len(x) > 0
+    return plain and x.shape[1] == columns and not hasattr(estimator, "feature_names_in_")
 
 
 def _pictures(estimator: BaseEstimator, x: NDArray[Any], first: bool, shape: tuple[int, ...] | None) -> Table:

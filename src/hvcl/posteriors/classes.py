@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -42,6 +44,40 @@ class Reading:
         distance = torch.cdist(scores, self.means @ self.whiten, compute_mode="donot_use_mm_for_euclid_dist").square()
         used = self.whiten.shape[1]
         return (self.prior - TEMPER * (FREEDOM + used) / 2 * torch.log1p(distance / FREEDOM)).log_softmax(1)
+
+    def arrays(self) -> ArrayReading:
+        """The same for arrays of features, up to rounding of single precision."""
+        return ArrayReading(
+            (self.posterior.weights @ self.whiten).numpy(),
+            self.posterior.feature_mean.numpy(),
+            (self.posterior.intercept @ self.whiten).numpy(),
+            (self.means @ self.whiten).numpy(),
+            self.prior.numpy(),
+        )
+
+
+@dataclass(frozen=True)
+class ArrayReading:
+    """A `Reading` for many calls with few rows, as arrays."""
+
+    weights: NDArray[np.float64]
+    """From features to whitened scores ``[F, directions]``."""
+    near: NDArray[np.float64]
+    """Mean of the features ``[F]``."""
+    offset: NDArray[np.float64]
+    """Whitened score of the mean ``[directions]``."""
+    means: NDArray[np.float64]
+    """Whitened score of each class's centre ``[classes, directions]``."""
+    prior: NDArray[np.float64]
+    """Log number of examples of each class ``[classes]``."""
+
+    def __call__(self, phi: NDArray[Any]) -> NDArray[np.float64]:
+        """p(class | features) ``[B, classes]``."""
+        scores = (phi - self.near) @ self.weights + self.offset
+        half = TEMPER * (FREEDOM + len(self.offset)) / 2
+        logs = self.prior - half * np.log1p(np.square(scores[:, None] - self.means).sum(2) / FREEDOM)
+        p = np.exp(logs - logs.max(1, keepdims=True))
+        return np.asarray(p / p.sum(1, keepdims=True))
 
 
 class ClassHead:

@@ -22,7 +22,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from scipy.linalg.lapack import dtrtri, strtri
 from torch import Tensor
 from torch.linalg import cholesky_ex, solve_triangular
 
@@ -328,8 +330,9 @@ def _trace_of_inverse(lower: Tensor) -> float:
     """tr U from the Cholesky factor of its inverse."""
     features = len(lower)
     if features <= EXACT_TRACE:
-        columns = torch.eye(features, dtype=lower.dtype)
-        return float(solve_triangular(lower, columns, upper=False).square_().sum(dtype=torch.float64))
+        # LAPACK's inverse of a triangle does a third of the work of a solution for every column of the identity
+        inverse, _ = (dtrtri if lower.dtype == torch.float64 else strtri)(lower.numpy().T)
+        return float(np.square(inverse, dtype=np.float64).sum())
     probes = solve_triangular(lower, _probes(features, lower.dtype), upper=False)
     return float(probes.square_().sum(dtype=torch.float64)) / PROBES
 

@@ -37,7 +37,7 @@ STILL = 0.03
 NOTHING = 1e-9
 """Weight, relative to the largest so far, below which nothing is left: what removed fractions leave of their sum is rounding."""
 
-NEAR = 1.25
+NEAR = 4.0
 """As long as the examples have grown by no more than this factor since the last search from n / 128, a new one begins where it
 ended."""
 
