@@ -77,6 +77,8 @@ AROUND: dict[str, list[Settings]] = {
         {"learning_rate": 3e-4, "retention": 1e2},
         {"retention": 1e2},
         {"learning_rate": 3e-4, "beta_expert": 1e-2},
+        {"retention": 30.0},
+        {"retention": 1e2, "beta_expert": 1e-4},
     ],
 }
 WITHOUT: list[Settings] = [

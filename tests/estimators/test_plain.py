@@ -50,9 +50,8 @@ def test_rules_are_soft_conjunctions_of_conditions_on_different_columns():
     x[1, first] *= -1
     phi = made(x, torch.zeros(2, 10))[:, 1 + made.linear + COSINES]
     half = 0.5 ** LENGTHS[0]
-    assert phi.tolist() == pytest.approx(
-        [(1 - half) / math.sqrt(half * (1 - half)), -half / math.sqrt(half * (1 - half))], abs=1e-3
-    )
+    deviation = math.sqrt(half * (1 - half))
+    assert phi.tolist() == pytest.approx([(1 - half) / deviation, -half / deviation], abs=1e-3)
 
 
 def test_single_conditions_are_spread_over_columns_and_their_range():
