@@ -27,7 +27,7 @@ from hvcl.runs.supervised import RunConfig
 from hvcl.streams.events import Batch
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
-SETTINGS = (("class", False), ("domain", False), ("task", False), ("domain", True))
+SETTINGS = (("class", False), ("domain", False), ("task", False), ("domain", True), ("class", True))
 
 
 class Remembering:
