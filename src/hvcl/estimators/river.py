@@ -91,17 +91,17 @@ class _OneByOne(Generic[AnyEstimator]):
             self._last = None
             return
         _, answers = self._answered(row)
-        self._single.weigh(answers, target)
         self._warn(row)
-        self._rows = [*self._rows, kept]
+        self._single.weigh(answers, target)
+        self._rows.append(kept)
         if len(self._rows) >= self._single.left:
             self._finish_block()
 
     def _finish_block(self) -> None:
         """The sums learn the rows that have come since the last block."""
         if self._rows and self._estimator is not None and self._single is not None:
-            rows, self._rows, self._last = self._rows, [], None
-            self._teach_weighed(self._estimator, self._table(rows), [target for _, target in rows])
+            self._teach_weighed(self._estimator, self._table(self._rows), [target for _, target in self._rows])
+            self._rows, self._last = [], None
             self._single.refresh()
 
     def _answered(self, row: Row) -> tuple[NDArray[np.float32], NDArray[np.float64]]:

@@ -173,7 +173,8 @@ def _pandas(x: Any, kinds: tuple[Kind, ...] | None) -> Table:
     columns: list[tuple[str, Kind, NDArray[Any]]] = []
     for place, name in enumerate(x.columns):
         column = x.iloc[:, place]
-        inferred = pandas.api.types.infer_dtype(column, skipna=True)
+        plain = isinstance(column.dtype, np.dtype) and column.dtype.kind in "iufb"  # where there is nothing to infer
+        inferred = "floating" if plain and len(column) else pandas.api.types.infer_dtype(column, skipna=True)
         if inferred in ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period", "interval"):
             raise _no_dates(str(name))
         numeric = inferred in ("integer", "floating", "mixed-integer-float", "decimal", "boolean")
