@@ -1,5 +1,7 @@
 """The adapters for river."""
 
+import copy
+import pickle
 import warnings
 from itertools import pairwise
 
@@ -171,5 +173,77 @@ def test_numbers_are_followed_row_by_row():
     assert np.mean(errors[200:300]) < 0.3
     assert np.mean(errors[300:320]) > 1.0
     assert np.mean(errors[400:]) < 0.4
-    with pytest.raises(InputError, match="NaN"):
+    with pytest.raises(InputError, match="finite"):
         model.learn_one({"a": 1.0, "b": 1.0}, float("nan"))
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_go_on_alike_also_across_a_change(how):
+    stream = rows_and_labels(700, flip=400)
+    model = RiverClassifier(features=40)
+    for x, y in stream[:310]:
+        model.learn_one(x, y)
+    twin = how(model)
+    for x, y in stream[310:]:
+        assert model.predict_proba_one(x) == twin.predict_proba_one(x)
+        model.learn_one(x, y)
+        twin.learn_one(x, y)
+    assert model.drift_ == twin.drift_
+    assert len(model.drift_) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "label"),
+    [
+        ({"a": 1.0}, None),
+        ({"a": 1.0}, float("nan")),
+        ({"a": 1.0}, "text"),
+        ({"a": float("inf")}, 1),
+        ({"a": 10**400}, 1),
+    ],
+)
+def test_bad_rows_are_refused_among_the_first_ones_too(row, label):
+    stream = rows_and_labels(130)
+    model, twin = RiverClassifier(features=20), RiverClassifier(features=20)
+    for number, (x, y) in enumerate(stream):
+        if number in (5, 120):
+            with pytest.raises(InputError):
+                model.learn_one(row, label)
+        model.learn_one(x, y)
+        twin.learn_one(x, y)
+    assert model.predict_proba_one(stream[0][0]) == twin.predict_proba_one(stream[0][0])
+    with pytest.raises(InputError, match="empty"):
+        RiverClassifier().learn_one({}, 1)
+
+
+def test_rows_that_compare_equal_but_are_not_have_answers_of_their_own():
+    model = RiverClassifier(features=20, warmup=60)
+    for row in range(200):
+        model.learn_one({"k": "True" if row % 2 else "1"}, row % 2)
+    assert model.predict_one({"k": True}) == 1
+    assert model.predict_one({"k": 1}) == 0
+
+
+def test_drift_events_have_the_names_of_columns_and_far_values_are_clipped():
+    random = np.random.default_rng(0)
+    model = RiverClassifier(features=20, warmup=60)
+    for row in range(600):
+        x = random.normal(size=2)
+        moved = 3.0 if row >= 300 else 0.0
+        model.learn_one({"left": x[0], "right": x[1] + moved}, int((x[0] > 0) ^ (row >= 300)))
+    assert [event.columns for event in model.drift_] == [("right",)]
+    p = model.predict_proba_one({"left": 1e300, "right": -1e300})
+    assert p[0] == pytest.approx(0.5, abs=0.02)
+
+
+def test_one_far_target_does_not_rule_all_others():
+    random = np.random.default_rng(0)
+    model = RiverRegressor(features=20, warmup=50)
+    for row in range(400):
+        x = random.normal()
+        if row == 100:
+            model.learn_one({"a": 0.0}, 1e20)
+            with pytest.warns(ScaleWarning, match="targets"):
+                model._finish_block()
+        model.learn_one({"a": x}, 3 * x)
+    assert model.predict_one({"a": 1.0}) == pytest.approx(3.0, abs=1.0)

@@ -24,7 +24,7 @@ from hvcl.estimators.core import AnyModel, Core, Course
 from hvcl.estimators.groups import Key, check_group
 from hvcl.estimators.maps import with_filters, with_noise_filters
 from hvcl.estimators.now import DriftEvent
-from hvcl.estimators.scales import Scales, published
+from hvcl.estimators.scales import Scales, check_width, published
 from hvcl.estimators.tables import Kind, Table, read_table
 from hvcl.estimators.threads import Guarded, one_at_a_time
 from hvcl.estimators.waiting import Waiting, by_group, without
@@ -191,8 +191,8 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
         weights: NDArray[np.float64] | None = None,
     ) -> None:
         """Learn from rows, or keep them until there are enough; `finish`: these are enough."""
-        before = len(self.drift_)
         times = None if weights is None else torch.from_numpy(weights)
+        check_width(table)
         if self._core is None:
             waiting = [*self._waiting, Waiting(table, targets, group, times)]
             rows = sum(len(part.table) for part in waiting)
@@ -205,6 +205,9 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
         else:
             self._core.learn(table, targets, group, course, weights=times)
         self._kinds, self._shape = table.kinds, table.shape
+
+    def _announce(self, before: int) -> None:
+        """Tell of the changes after the first `before` ones, when everything is learned: a call back may raise."""
         if self.on_drift is not None:
             for event in self.drift_[before:]:
                 self.on_drift(event)
@@ -215,9 +218,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
         assert self._core is not None
         before = len(self._core.events)
         self._core.learn(table, targets, None, self._course(fit=False), weighed=True)
-        if self.on_drift is not None:
-            for event in self._core.events[before:]:
-                self.on_drift(event)
+        self._announce(before)
 
     def _check_private(self, table: Table, rows: int) -> None:
         """`InputError` if first rows cannot be learned from without keeping them, or names of categories."""
@@ -287,7 +288,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
 
     def _outliers(self, core: Core[AnyModel], x: Tensor, abstain: float) -> NDArray[np.bool_]:
         """Rows that are more unusual than all but a share `abstain` of the learned rows."""
-        if isinstance(abstain, bool) or not 0 < abstain < 1:
+        if isinstance(abstain, bool) or not isinstance(abstain, float | np.floating) or not 0 < abstain < 1:
             raise InputError(f"abstain must lie between 0 and 1: the share of ordinary rows to refuse, got {abstain!r}")
         return core.novelty.share_beyond(core.novelty(x)) <= abstain
 
@@ -348,8 +349,8 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
 
     # -- files and copies -------------------------------------------------------------------------------------------------
 
-    def _state(self) -> State:
-        """All that was learned; the parameters are not in it."""
+    def _state(self, file: bool = False) -> State:
+        """All that was learned, without the parameters; `file`: for one, without single rows of a private stream."""
         core, self._provisional = self._core, None
         names = getattr(self, "feature_names_in_", None)
         return {
@@ -358,7 +359,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
             "kinds": None if self._kinds is None else list(self._kinds),
             "shape": None if self._shape is None else list(self._shape),
             "waiting": [part.state_dict() for part in self._waiting],
-            "core": None if core is None else core.state_dict() | {"model": core.model.state_dict()},
+            "core": None if core is None else core.state_dict(file) | {"model": core.model.state_dict()},
         }
 
     def _restore(self, state: State) -> None:
@@ -381,7 +382,17 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
     @one_at_a_time
     def __getstate__(self) -> dict[str, Any]:
         """Parameters and what was learned, as plain values and tensors: for copies, and for those who choose to pickle."""
-        fitted = copied(self._state()) if "_core" in self.__dict__ else None
+        return self._parts_of_state(file=True)
+
+    @one_at_a_time
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__setstate__(self._parts_of_state(file=False))
+        return made
+
+    def _parts_of_state(self, file: bool) -> dict[str, Any]:
+        fitted = copied(self._state(file)) if "_core" in self.__dict__ else None
         return {"parameters": self.get_params(deep=False), "fitted": fitted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -402,7 +413,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
             raise InputError("rows were learned before private=True was set, and some of their values are kept: fit again")
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name not in ("scales", "on_drift")}
         given = published(self.scales)
-        state = {"fitted": self._state(), "scales": None if given is None else given.state_dict()}
+        state = {"fitted": self._state(file=True), "scales": None if given is None else given.state_dict()}
         write_saved(Path(path), "estimator", {"estimator": self._saved_as, "parameters": _plain(parameters)}, state)
 
     @classmethod

@@ -13,13 +13,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
+from hvcl.core.configuration import configure
 from hvcl.core.errors import InputError
 from hvcl.core.state import State
 from hvcl.estimators.base import ContinualEstimator, same_length
 from hvcl.estimators.core import ROWS, Core, Course
 from hvcl.estimators.groups import check_group
 from hvcl.estimators.labels import Labels
-from hvcl.estimators.maps import FEW_FEATURES
+from hvcl.estimators.maps import FEW_FEATURES, check_features
 from hvcl.estimators.models import ClassModel, exact_settings, picture_maps
 from hvcl.estimators.now import DriftEvent
 from hvcl.estimators.scales import Scales
@@ -130,9 +131,14 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
     def _reset(self) -> None:
         if self.priors not in ("learned", "uniform"):
             raise InputError(f"priors must be 'learned' or 'uniform', got {self.priors!r}")
-        if min(self.epochs, self.batch_size) < 1:
-            raise InputError(f"epochs and batch_size must be at least 1, got {self.epochs} and {self.batch_size}")
-        method(self.method)
+        for name in ("epochs", "batch_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+        check_features(self.features)
+        if self.method_settings is not None and not isinstance(self.method_settings, dict):
+            raise InputError(f"method_settings must be a dict of settings of the method, got {self.method_settings!r}")
+        configure(method(self.method).config, dict(self.method_settings or {}))
         if self.private and self._order_matters():
             raise InputError(
                 "private=True goes with method 'exact' without a gate, which learns nothing but sums over the rows: other "
@@ -148,6 +154,8 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         y = _to_numpy(y)
         if not (type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuU" and len(y) == len(table)):
             y = column_or_1d(y, warn=True)
+            if y.dtype.kind == "O" and any(isinstance(label, float) and label != label for label in y):
+                raise InputError("labels hold NaN: leave rows without a label out")
             same_length(table.numbers if table.pictures is None else table.pictures, y)
             check_classification_targets(y)  # which whole numbers, truth values and texts could only pass
         table, y, times = self._weighed(table, y, weights)
@@ -156,10 +164,12 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
     def _learn_table(
         self, table: Table, y: Any, classes: Any, weights: NDArray[np.float64] | None, group: Any, fit: bool
     ) -> Self:
+        key = None if group is None else check_group(group)
         labels = self._labels.copy()
         if classes is not None:
             labels.add(np.unique(np.asarray(classes)))
         labels.add(y)
+        events = len(self.drift_)
         if fit and table.pictures is None and not self._order_matters():
             units = labels.units(y)
             order = table.canonical_order(units if weights is None else np.stack([units, weights], 1))
@@ -168,12 +178,12 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         try:
             if self._core is not None:
                 self._core.model.grow(len(labels.values))
-            key = None if group is None else check_group(group)
             self._learn(table, torch.from_numpy(labels.units(y)), key, self._course(fit), fit, weights)
         except BaseException:
             self._labels = before
             raise
         self.classes_ = labels.classes
+        self._announce(events)
         return self
 
     def _order_matters(self) -> bool:
@@ -225,7 +235,8 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
             p = p / p.sum(1, keepdims=True)
             p = trust[:, None] * p + (1 - trust[:, None]) * seen / seen.sum()
         order = self._labels.order
-        missing = len(order) - p.shape[1]
+        # a call that was refused may have left room for labels that there are not
+        missing = max(len(order) - p.shape[1], 0)
         return np.asarray((np.pad(p, ((0, 0), (0, missing))) if missing else p)[:, order])
 
     @one_at_a_time
@@ -310,8 +321,8 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
     def _load_model(self, scales: Scales, state: State) -> ClassModel:
         return ClassModel.from_state(state, self.method)
 
-    def _state(self) -> State:
-        return super()._state() | {"labels": self._labels.state_dict()}
+    def _state(self, file: bool = False) -> State:
+        return super()._state(file) | {"labels": self._labels.state_dict()}
 
     def _restore(self, state: State) -> None:
         super()._restore(state)

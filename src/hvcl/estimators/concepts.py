@@ -224,10 +224,6 @@ class ConceptFilter:
         self.block_rows, self.block_weight = 0, 0.0
         self.block_gain = np.zeros(self._members)
 
-    def leave_out_block(self) -> None:
-        """Drop the sums of the last rows, which are no whole block yet."""
-        self._empty_block()
-
     def _open(self) -> None:
         self.experts.append(Regression(self.features, self.outputs))
         self.numbers.append(self.opened)
@@ -494,10 +490,19 @@ class ConceptFilter:
         self.noise, self.sharp = np.delete(self.noise, member, 0), np.delete(self.sharp, member, 0)
 
     def merge(self, other: ConceptFilter, order: list[int]) -> None:
-        """Add the pools of another site's filter, whose outputs have the numbers `order` here; concepts are found anew."""
+        """Add the pools of another site's filter, whose outputs have the numbers `order` here; concepts are found anew.
+
+        Of what both believe in, the mean is believed; their experts, which may be of different concepts, leave their share to the
+        pool of 1,024 rows.
+        """
         mine, theirs = self.pools, other.pools
         rows, changes = self.rows + other.rows, self.changes
+        kept, alone = 1 + len(self.pools), self.alone and other.alone
+        believed = sum(each.weights[:, :kept] for each in (self, other)) / 2
         self.restart()
+        if not alone:
+            self.weights = np.pad(believed, ((0, 0), (0, self._members - kept)))
+            self.weights[:, 2] += 1 - self.weights.sum(1)
         self.rows, self.changes = rows, changes
         for pool, a, b in zip(self.pools, mine, theirs, strict=True):
             pool.second, pool.cross, pool.count = a.second + b.second, a.cross.clone(), a.count + b.count
@@ -507,8 +512,10 @@ class ConceptFilter:
 
     # -- files ------------------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> State:
-        """Sums, weights and evidence."""
+    def state_dict(self, block: bool = True) -> State:
+        """Sums, weights and evidence; without the rows that are no whole block yet unless `block`."""
+        second, cross = (self.block_second, self.block_cross) if block else (0 * self.block_second, 0 * self.block_cross)
+        rows, weight = (self.block_rows, self.block_weight) if block else (0, 0.0)
         return {
             "rows": self.rows,
             "opened": self.opened,
@@ -520,8 +527,8 @@ class ConceptFilter:
             "blocks": self.blocks,
             "measured": self.measured,
             "pending": [[second, cross, count, torch.from_numpy(gain)] for second, cross, count, gain in self.pending],
-            "block": [self.block_second.clone(), self.block_cross.clone(), self.block_rows, self.block_weight],
-            "gain": torch.from_numpy(self.block_gain.copy()),
+            "block": [second.clone(), cross.clone(), rows, weight],
+            "gain": torch.from_numpy(self.block_gain * float(block)),
             "weights": torch.from_numpy(self.weights.copy()),
             "rates": torch.from_numpy(self.rates.copy()),
             "evidence": torch.from_numpy(self.evidence.copy()),

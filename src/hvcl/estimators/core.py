@@ -85,6 +85,7 @@ class Core(Generic[AnyModel]):
             _ = self.model.width  # a model without sums refuses groups before it has learned
         if not measured:
             self.drift.note(sizes, scales.number_names)
+        self.model.check_targets(targets)
         for rows in self._parts(len(table), course):
             x, wanted, times = encoded[rows], targets[rows], None if weights is None else weights[rows]
             if self.tracker is None:
@@ -169,8 +170,7 @@ class Core(Generic[AnyModel]):
         self.novelty.merge(other.novelty, classes)
         self.drift.warned = self.drift.warned or other.drift.warned
         if self.tracker is not None and other.tracker is not None:
-            self.tracker.filter.grow(self.model.outputs)
-            self.tracker.filter.merge(other.tracker.filter, targets)
+            self.tracker.merge(other.tracker, targets)
         if other.groups.parts:
             self.groups.merge(other.groups, self.model.width + self.novelty.size, targets, self.model.outputs)
         for mark, count in other.forgotten.items():
@@ -178,15 +178,15 @@ class Core(Generic[AnyModel]):
 
     # -- files ------------------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> State:
-        """All of it but the model."""
+    def state_dict(self, file: bool = False) -> State:
+        """All of it but the model; `file`: for one, which holds nothing of single rows of a private stream."""
         return {
             "scales": self.scales.state_dict(),
             "novelty": self.novelty.state_dict(),
             "drift": self.drift.state_dict(),
             "groups": self.groups.state_dict(),
             "forgotten": [[mark, count] for mark, count in self.forgotten.items()],
-            "tracker": None if self.tracker is None else self.tracker.state_dict(),
+            "tracker": None if self.tracker is None else self.tracker.state_dict(file),
             "events": [[event.row, event.expert, event.known, list(event.columns)] for event in self.events],
         }
 

@@ -77,9 +77,13 @@ def read_labels(y: NDArray[Any]) -> tuple[LabelKind, list[Any]]:
     if y.dtype.kind in "iu":
         return "int", y.tolist()
     if y.dtype.kind == "f":
+        if np.isnan(y).any():
+            raise InputError("labels hold NaN: leave rows without a label out")
         return "float", y.tolist()
     values = [value.item() if isinstance(value, np.generic) else value for value in y.tolist()]
     found = {type(value) for value in values}
+    if found == {float} and any(value != value for value in values):
+        raise InputError("labels hold NaN: leave rows without a label out")
     for kind, expected in _TYPES.items():
         if found == {expected}:
             return kind, values  # type: ignore[return-value]

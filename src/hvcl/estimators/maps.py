@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,6 +43,13 @@ FEW_FEATURES = 200
 """Number of random features of two columns, and of models of the first rows for the time being."""
 
 
+def check_features(features: Any) -> None:
+    """`InputError` unless it is a number of features, or None."""
+    whole = isinstance(features, int | np.integer) and not isinstance(features, bool)
+    if features is not None and not (whole and features >= 1):
+        raise InputError(f"features must be a whole number of at least 1, or None, got {features!r}")
+
+
 def default_features(columns: int) -> int:
     """Number of random features for so many columns."""
     return min(max(40 * (columns + 3), FEW_FEATURES), 1000)
@@ -56,9 +65,8 @@ def make_map(scales: Scales, features: int | None, seed: int) -> RandomFeatures:
     """
     numbers, indicators, slots = len(scales.centre), scales.indicators, scales.slots
     columns = numbers + len(scales.categories)
-    count = default_features(columns) if features is None else features
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise InputError(f"features must be a whole number of at least 1, or None, got {features!r}")
+    check_features(features)
+    count = default_features(columns) if features is None else int(features)
     random = torch.Generator().manual_seed(seed)
     second = torch.eye(numbers, dtype=torch.float64)
     if scales.correlation is not None:

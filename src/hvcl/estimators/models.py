@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,15 @@ from hvcl.core.random import float32
 from hvcl.core.state import State
 from hvcl.estimators.groups import GroupSums
 from hvcl.estimators.maps import PICTURE_FEATURES, default_features, make_map, picture_choice, picture_map
-from hvcl.estimators.scales import Scales
+from hvcl.estimators.scales import Scales, ScaleWarning
 from hvcl.features import FeatureChoice, FeatureMap
 from hvcl.learners import Exact, ExactConfig, Learner, create, merge, method
 from hvcl.learners.conjugate import SharedExperts
 from hvcl.posteriors import MatrixNormal
 from hvcl.posteriors.classes import ArrayReading
 
-Reading = Callable[[NDArray[Any]], NDArray[np.float64]]
-"""Answers ``[n, C]`` from features ``[n, F]`` of a model's own map, as they were at some time."""
+FAR_TARGET = 100.0
+"""Spreads from the first rows' median at which targets are clipped."""
 
 BLOCK = 32
 """Rows that are predicted at once; fewer are filled up, so that a row's answer does not depend on the rows beside it."""
@@ -50,6 +50,15 @@ class ClassReading:
         p[:, self.units] = self.head(own)
         return p
 
+    def state_dict(self) -> State:
+        """As plain values and tensors."""
+        return {"head": _tensors(self.head), "units": list(self.units), "outputs": self.outputs}
+
+    @classmethod
+    def from_state(cls, state: State) -> ClassReading:
+        """From what `state_dict` returned."""
+        return cls(ArrayReading(**_arrays(state["head"])), [int(unit) for unit in state["units"]], int(state["outputs"]))
+
 
 @dataclass(frozen=True)
 class LinearReading:
@@ -66,9 +75,32 @@ class LinearReading:
         """Means ``[n, C]`` from features."""
         return np.asarray((own - self.near) @ self.weights + self.offset)
 
+    def state_dict(self) -> State:
+        """As tensors."""
+        return _tensors(self)
+
+    @classmethod
+    def from_state(cls, state: State) -> LinearReading:
+        """From what `state_dict` returned."""
+        return cls(**_arrays(state))
+
+
+def _tensors(arrays: Any) -> State:
+    return {each.name: torch.from_numpy(getattr(arrays, each.name).copy()) for each in fields(arrays)}
+
+
+def _arrays(state: State) -> dict[str, NDArray[np.float64]]:
+    arrays = {name: value.double().numpy().copy() for name, value in state.items()}
+    if not all(np.isfinite(value).all() for name, value in arrays.items() if name != "prior"):
+        raise RunError("the saved reading of the model is damaged: it holds NaN or infinity")
+    return arrays
+
 
 class Model(ABC):
     """Learns from encoded rows with targets, and answers."""
+
+    def check_targets(self, targets: Tensor) -> None:
+        """`InputError`, before anything is learned, if targets cannot be learned; units of classes always can."""
 
     @abstractmethod
     def learn(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
@@ -89,7 +121,7 @@ class Model(ABC):
         """Rows in the sums."""
 
     @abstractmethod
-    def reading(self) -> Reading | None:
+    def reading(self) -> ClassReading | LinearReading | None:
         """Answers from `features` of rows, as of now: what is learned later does not change them. None: no row yet."""
 
     @abstractmethod
@@ -209,7 +241,7 @@ class ClassModel(Model):
         """Of the head."""
         return self._shared()[1].head.model.count
 
-    def reading(self) -> Reading | None:
+    def reading(self) -> ClassReading | None:
         """Of the head, whose columns are the units in the order they were learned."""
         _, experts = self._shared()
         if not experts.head.model.count:
@@ -335,7 +367,7 @@ def exact_settings(scales: Scales, settings: dict[str, Any], features: int | Non
     """The configuration of `exact`: without a gate, and with features that suit the rows, unless the settings say otherwise."""
     given: dict[str, Any] = {"gate": bool(settings.get("separate")), **settings}
     if features is not None:
-        given["random_features"] = features
+        given["random_features"] = int(features)
     if scales.shape is not None:
         count = given.setdefault("random_features", PICTURE_FEATURES)
         given.setdefault("filters", max(count // (2 * given.get("grid", 2) ** 2), 2))
@@ -419,8 +451,19 @@ class RegressionModel(Model):
         return self.map.features
 
     def indicators(self, targets: Tensor) -> Tensor:
-        """Standardised targets."""
-        return (targets - self.centre) / self.spread
+        """Standardised targets; what lies farther out than `FAR_TARGET` spreads counts as that, lest one row rule all others."""
+        return ((targets - self.centre) / self.spread).clamp(-FAR_TARGET, FAR_TARGET)
+
+    def check_targets(self, targets: Tensor) -> None:
+        """A warning for targets that are far out."""
+        far = ((targets - self.centre).abs() > FAR_TARGET * self.spread).any(1)
+        if bool(far.any()):
+            warnings.warn(
+                f"{int(far.sum())} of {len(far)} targets lie more than {FAR_TARGET:.0f} spreads from the first rows' median "
+                "and count as if they lay there: check them, or transform the targets (logarithm, difference)",
+                ScaleWarning,
+                stacklevel=8,
+            )
 
     def learn(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
         """Add rows to the sums."""
@@ -440,7 +483,7 @@ class RegressionModel(Model):
         """Of the regression."""
         return self.regression.count
 
-    def reading(self) -> Reading | None:
+    def reading(self) -> LinearReading | None:
         """Standardised means."""
         if not self.regression.count:
             return None

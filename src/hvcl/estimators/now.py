@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hvcl.core.state import State
 from hvcl.estimators.concepts import ConceptFilter
-from hvcl.estimators.models import Model, Reading, in_blocks
+from hvcl.estimators.models import ClassReading, LinearReading, Model, in_blocks
 from hvcl.estimators.plain import PlainMap
 from hvcl.estimators.scales import Scales
 
@@ -48,7 +48,7 @@ class Tracker:
         self.model, self.classes, self.private = model, classes, private
         self.map = PlainMap(scales, seed, model.width)
         self.filter = ConceptFilter(self.map.features, model.outputs, classes, self.map.linear)
-        self._reading: Reading | None = None
+        self._reading: ClassReading | LinearReading | None = None
         self._read_at = 0.0
 
     # -- learning ---------------------------------------------------------------------------------------------------------
@@ -74,14 +74,14 @@ class Tracker:
         changes = self.filter.learn(phi, wanted, None if weighed else self._everything(own), weights)
         return [DriftEvent(change.row, change.expert, change.known, self.map.columns(change.moved)) for change in changes]
 
-    def reading(self) -> Reading | None:
+    def reading(self) -> ClassReading | LinearReading | None:
         """The model of everything, at most half of whose rows have come since it was read; None: it has none."""
         count = self.model.count
         if self._reading is None or count >= max(self._read_at + 32, RENEWED * self._read_at) or count < self._read_at:
             self._reading, self._read_at = self.model.reading(), count
         return self._reading
 
-    def everything(self, reading: Reading | None, own: NDArray[Any]) -> NDArray[np.float64]:
+    def everything(self, reading: ClassReading | LinearReading | None, own: NDArray[Any]) -> NDArray[np.float64]:
         """What a reading says of the features of rows in the model's map ``[n, C]``; None: nothing is known."""
         outputs = self.filter.outputs
         if reading is None:
@@ -96,6 +96,12 @@ class Tracker:
     def restart(self) -> None:
         """Forget everything: rows of the model were taken out, and only its own sums can do that exactly."""
         self.filter.restart()
+        self._reading = None
+
+    def merge(self, other: Tracker, targets: list[int]) -> None:
+        """Add what another site's tracker knows, whose targets have these numbers here; the model has learned its rows."""
+        self.filter.grow(self.model.outputs)
+        self.filter.merge(other.filter, targets)
         self._reading = None
 
     # -- answers ----------------------------------------------------------------------------------------------------------
@@ -122,13 +128,15 @@ class Tracker:
 
     # -- files ------------------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> State:
-        """The filter; the model of everything is read anew after this."""
-        self._reading = None
-        if self.private:
-            self.filter.leave_out_block()
-        return self.filter.state_dict()
+    def state_dict(self, file: bool = False) -> State:
+        """The filter, and the model of everything as it was read; `file`: for one, which holds no block of a private stream."""
+        reading = None if self._reading is None else self._reading.state_dict()
+        block = not (file and self.private)
+        return {"filter": self.filter.state_dict(block), "reading": reading, "read_at": self._read_at}
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        self.filter.load_state_dict(state)
+        self.filter.load_state_dict(state["filter"])
+        saved = state["reading"]
+        self._reading = None if saved is None else (ClassReading if self.classes else LinearReading).from_state(saved)
+        self._read_at = float(state["read_at"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
@@ -19,7 +20,7 @@ from hvcl.core.state import State
 from hvcl.estimators.base import ContinualEstimator, same_length
 from hvcl.estimators.core import Core, Course
 from hvcl.estimators.groups import check_group
-from hvcl.estimators.maps import FEW_FEATURES, make_map, picture_choice, picture_map
+from hvcl.estimators.maps import FEW_FEATURES, check_features, make_map, picture_choice, picture_map
 from hvcl.estimators.models import RegressionModel
 from hvcl.estimators.now import DriftEvent
 from hvcl.estimators.scales import Scales
@@ -113,6 +114,10 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
 
     def _reset(self) -> None:
         super()._reset()
+        check_features(self.features)
+        number = isinstance(self.ridge, int | float | np.number) and not isinstance(self.ridge, bool)
+        if self.ridge is not None and not (number and 0 < self.ridge < math.inf):
+            raise InputError(f"ridge must be a positive number, or None, got {self.ridge!r}")
         self._flat: bool | None = None
 
     def _partial_fit(self, X: Any, y: Any, weights: Any, group: Any, fit: bool) -> Self:
@@ -136,9 +141,11 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
             order = table.canonical_order(targets if weights is None else np.column_stack([targets, weights]))
             table, targets, weights = table.take(order), targets[order], None if weights is None else weights[order]
         wanted = torch.from_numpy(np.ascontiguousarray(targets))
+        events = len(self.drift_)
         self._learn(table, wanted, None if group is None else check_group(group), self._course(fit), fit, weights)
         if self._flat is None:
             self._flat = flat
+        self._announce(events)
         return self
 
     def _targets(self, table: Table, y: Any) -> tuple[NDArray[np.float64], bool]:
@@ -187,7 +194,7 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         The predictive distribution is a Student t with n - 1 degrees of freedom around the mean, for the noise is estimated:
         :math:`\mu \pm t_{n-1}\, \sigma \sqrt{1 + 1/n + (\phi - \bar\phi)^T U (\phi - \bar\phi)}`.
         """
-        if isinstance(level, bool) or not 0 < level < 1:
+        if isinstance(level, bool) or not isinstance(level, float | np.floating) or not 0 < level < 1:
             raise InputError(f"level must lie between 0 and 1, got {level!r}")
         core, x = self._encoded(X)
         mean, variance = self._moments(core, x)
@@ -199,11 +206,13 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         """Means and variances of the targets ``[n, C]``."""
         model = core.model
         mean, variance = (values.numpy() for values in model.predict(x))
-        if core.tracker is None or core.tracker.filter.alone:
-            return mean, variance
         spread, centre = model.spread.numpy(), model.centre.numpy()
-        mean, variance = core.tracker.moments(x, variance / spread**2)
-        return mean * spread + centre, variance * spread**2
+        if core.tracker is not None and not core.tracker.filter.alone:
+            mean, variance = core.tracker.moments(x, variance / spread**2)
+            mean, variance = mean * spread + centre, variance * spread**2
+        # far from all that was learned the answer is a guess: the variance grows with the squared distance
+        trust = core.novelty.trust(core.novelty(x))[:, None]
+        return mean, variance / trust + spread**2 * (1 / trust - 1)
 
     def _shaped(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return values[:, 0] if self._flat else values
@@ -270,8 +279,8 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
             return RegressionModel.from_state(state, picture_map(scales, choice))
         return RegressionModel.from_state(state, RandomFeatures(scales.input_shape, len(state["map"]["shift"]), seed=self.seed))
 
-    def _state(self) -> State:
-        return super()._state() | {"flat": self._flat}
+    def _state(self, file: bool = False) -> State:
+        return super()._state(file) | {"flat": self._flat}
 
     def _restore(self, state: State) -> None:
         super()._restore(state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +14,9 @@ from river import base
 
 from hvcl.core.errors import InputError
 from hvcl.estimators.classifier import ContinualClassifier
+from hvcl.estimators.labels import read_labels
 from hvcl.estimators.maps import FEW_FEATURES
+from hvcl.estimators.now import DriftEvent
 from hvcl.estimators.regressor import ContinualRegressor
 from hvcl.estimators.scales import ScaleWarning
 from hvcl.estimators.single import NUMBERS, SingleRows, number, text
@@ -22,6 +24,14 @@ from hvcl.estimators.tables import Kind, Table
 
 Row = dict[Any, Any]
 AnyEstimator = TypeVar("AnyEstimator", ContinualClassifier, ContinualRegressor)
+
+
+class _Answered(NamedTuple):
+    """What the models answer to an encoded row."""
+
+    x: NDArray[np.float32]
+    answers: NDArray[np.float64]
+    everything: NDArray[np.float64]
 
 
 class _OneByOne(Generic[AnyEstimator]):
@@ -42,8 +52,26 @@ class _OneByOne(Generic[AnyEstimator]):
         self._provisional: AnyEstimator | None = None
         self._provisional_rows = 0
         self._single: SingleRows | None = None
-        self._last: tuple[Row, NDArray[np.float32], NDArray[np.float64]] | None = None
+        self._last: _Answered | None = None
         self._warned = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is laid out for single rows: it must refer to the estimator of the copy."""
+        return self.__dict__ | {"_single": None, "_last": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Let single rows be answered by the estimator as it is."""
+        core = None if self._estimator is None else self._estimator._ready()
+        self._single = SingleRows(core, self._columns) if core is not None and SingleRows.possible(core) else None
+
+    @property
+    def drift_(self) -> list[DriftEvent]:
+        """Changes of the concept so far."""
+        return [] if self._estimator is None else self._estimator.drift_
 
     @abstractmethod
     def _make(self) -> AnyEstimator:
@@ -58,6 +86,10 @@ class _OneByOne(Generic[AnyEstimator]):
         """Let an estimator learn rows whose targets the filter knows already."""
 
     @abstractmethod
+    def _check_target(self, y: Any) -> None:
+        """`InputError` if it cannot be learned after the first rows."""
+
+    @abstractmethod
     def _target(self, estimator: AnyEstimator, y: Any) -> list[float] | None:
         """The target as the filter has it; None if it is not known there yet. `InputError` if it cannot be learned."""
 
@@ -67,6 +99,12 @@ class _OneByOne(Generic[AnyEstimator]):
         kept = (row, y.item() if isinstance(y, np.generic) else y)
         estimator = self._estimator
         if estimator is None:
+            if not row and not self._rows:
+                raise InputError("the first row is empty: its names become the columns")
+            for name, value in row.items():
+                if isinstance(value, NUMBERS):
+                    number(name, value)
+            self._check_target(kept[1])
             rows = [*self._rows, kept]
             if len(rows) >= self.warmup:
                 columns, before = _columns(rows), self._columns
@@ -77,8 +115,7 @@ class _OneByOne(Generic[AnyEstimator]):
                     self._columns = before
                     raise
                 rows, self._provisional = [], None
-                core = self._estimator._ready()
-                self._single = SingleRows(core, columns) if SingleRows.possible(core) else None
+                self._lay_out()
             self._rows = rows
             return
         target = None if self._single is None else self._target(estimator, kept[1])
@@ -90,9 +127,9 @@ class _OneByOne(Generic[AnyEstimator]):
                 self._single.refresh()
             self._last = None
             return
-        _, answers = self._answered(row)
+        answered = self._answered(row)
         self._warn(row)
-        self._single.weigh(answers, target)
+        self._single.weigh(answered.answers, target)
         self._rows.append(kept)
         if len(self._rows) >= self._single.left:
             self._finish_block()
@@ -104,13 +141,13 @@ class _OneByOne(Generic[AnyEstimator]):
             self._rows, self._last = [], None
             self._single.refresh()
 
-    def _answered(self, row: Row) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """The encoded row and the models' answers; computed once for a row that is predicted and then learned."""
+    def _answered(self, row: Row) -> _Answered:
+        """The models' answers to a row, computed once for one that is predicted and then learned."""
         assert self._single is not None
-        if self._last is None or self._last[0] != row:
-            x = self._single.encode(row)
-            self._last = (row, x, self._single.answers(x))
-        return self._last[1:]
+        x = self._single.encode(row)
+        if self._last is None or not np.array_equal(self._last.x, x):
+            self._last = _Answered(x, *self._single.answers(x))
+        return self._last
 
     def _taught(self, rows: list[tuple[Row, Any]], small: bool = False) -> AnyEstimator:
         estimator = self._make()
@@ -118,6 +155,11 @@ class _OneByOne(Generic[AnyEstimator]):
             estimator.features = FEW_FEATURES
         self._teach(estimator, self._table(rows), [target for _, target in rows], fit=True)
         return estimator
+
+    def _name(self, estimator: AnyEstimator) -> None:
+        """Begin anew, with the names of the columns."""
+        estimator._reset()
+        estimator.feature_names_in_ = np.array(list(self._columns), dtype=object)
 
     def _ready(self) -> AnyEstimator | None:
         """What has learned the rows so far, of the first ones at least two thirds; None before the first one."""
@@ -196,11 +238,14 @@ class RiverClassifier(_OneByOne[ContinualClassifier], base.Classifier):
 
     def _teach(self, estimator: ContinualClassifier, table: Table, targets: list[Any], fit: bool) -> None:
         if fit:
-            estimator._reset()
+            self._name(estimator)
         estimator._learn_table(table, _array(targets), None, None, None, fit)
 
     def _teach_weighed(self, estimator: ContinualClassifier, table: Table, targets: list[Any]) -> None:
         estimator._learn_weighed(table, torch.from_numpy(estimator._labels.units(_array(targets))))
+
+    def _check_target(self, y: Any) -> None:
+        read_labels(_array([target for _, target in self._rows] + [y]))
 
     def _target(self, estimator: ContinualClassifier, y: Any) -> list[float] | None:
         labels, core = estimator._labels, estimator._ready()
@@ -217,9 +262,9 @@ class RiverClassifier(_OneByOne[ContinualClassifier], base.Classifier):
         if self._single is None:
             p = estimator._probabilities(*self._encoded(estimator, x))[0]
         else:
-            encoded, answers = self._answered({str(name): value for name, value in x.items()})
-            trust = np.array([self._single.trust(encoded)])
-            p = estimator._ranked(estimator._ready(), self._single.mixture(answers), trust)[0]
+            found = self._answered({str(name): value for name, value in x.items()})
+            trust = np.array([self._single.trust(found.x)])
+            p = estimator._ranked(estimator._ready(), self._single.mixture(found.answers, found.everything), trust)[0]
         return dict(zip(estimator.classes_.tolist(), p.tolist(), strict=True))
 
 
@@ -261,17 +306,20 @@ class RiverRegressor(_OneByOne[ContinualRegressor], base.Regressor):
         if not np.isfinite(values).all():
             raise InputError("the target is NaN or infinite: leave such rows out")
         if fit:
-            estimator._reset()
+            self._name(estimator)
         estimator._learn_table(table, values[:, None], True, None, None, fit)
 
     def _teach_weighed(self, estimator: ContinualRegressor, table: Table, targets: list[Any]) -> None:
         estimator._learn_weighed(table, torch.tensor(targets, dtype=torch.float64)[:, None])
 
+    def _check_target(self, y: Any) -> None:
+        if not isinstance(y, NUMBERS) or not np.isfinite(float(y)):
+            raise InputError(f"the target must be a finite number, got {y!r}: leave such rows out")
+
     def _target(self, estimator: ContinualRegressor, y: Any) -> list[float] | None:
-        model = estimator._ready().model
-        if not np.isfinite(float(y)):
-            raise InputError("the target is NaN or infinite: leave such rows out")
-        return [(float(y) - float(model.centre[0])) / float(model.spread[0])]
+        self._check_target(y)
+        indicators = estimator._ready().model.indicators(torch.tensor([[float(y)]], dtype=torch.float64))
+        return [float(indicators[0, 0])]
 
     def predict_one(self, x: Row) -> float:
         """The expected target; 0 before the first row."""
@@ -279,9 +327,10 @@ class RiverRegressor(_OneByOne[ContinualRegressor], base.Regressor):
         if estimator is None:
             return 0.0
         if self._single is not None:
-            _, answers = self._answered({str(name): value for name, value in x.items()})
+            found = self._answered({str(name): value for name, value in x.items()})
             model = estimator._ready().model
-            return float(self._single.mixture(answers)[0, 0] * float(model.spread[0]) + float(model.centre[0]))
+            mean = float(self._single.mixture(found.answers, found.everything)[0, 0])
+            return mean * float(model.spread[0]) + float(model.centre[0])
         core, encoded = self._encoded(estimator, x)
         return float(estimator._moments(core, encoded)[0][0, 0])
 

@@ -109,10 +109,7 @@ class Scales:
         of_targets = None if targets is None else _of_targets(targets)
         if of_targets is not None and coarse:
             of_targets = torch.stack(_rounded(*of_targets))
-        if len(table.kinds) > MAX_COLUMNS:
-            raise InputError(
-                f"X has {len(table.kinds)} columns, at most {MAX_COLUMNS} are understood: reduce them, e.g. TruncatedSVD"
-            )
+        check_width(table)
         if table.pictures is not None:
             pixels = table.pictures.double()
             centre, spread = pixels.mean().reshape(1), pixels.std(correction=0).clamp_min(1e-12).reshape(1)
@@ -250,6 +247,14 @@ class Scales:
         return scales
 
 
+def check_width(table: Table) -> None:
+    """`InputError` for more columns than are understood."""
+    if len(table.kinds) > MAX_COLUMNS:
+        raise InputError(
+            f"X has {len(table.kinds)} columns, at most {MAX_COLUMNS} are understood: reduce them, e.g. TruncatedSVD"
+        )
+
+
 class Drift:
     """Counts numbers that have left the scales, and warns once when they are many.
 
@@ -273,6 +278,7 @@ class Drift:
         rows, outside = self.rows + len(sizes), self.outside + torch.from_numpy((sizes > FAR).sum(0))
         worst = int(outside.argmax())
         if int(outside[worst]) >= max(SOME, MANY * rows):
+            self.warned = True  # also where warnings are errors: once is enough
             warnings.warn(
                 f"in {int(outside[worst])} of {rows} rows column {names[worst] if names else worst} lies more than {FAR:.0f} "
                 f"spreads from its median in the first rows (just now up to {float(sizes[:, worst].max()):.3g}; from {CLIP:.0f} "
@@ -281,7 +287,6 @@ class Drift:
                 ScaleWarning,
                 stacklevel=8,
             )
-            self.warned = True
         over = rows >= BLOCK
         self.rows, self.outside = 0 if over else rows, torch.zeros_like(outside) if over else outside
 

@@ -57,7 +57,7 @@ class SingleRows:
         self._slots = [{category: slot for slot, category in enumerate(known)} for known in scales.categories]
         models = [*found.pools, *found.experts]
         self._models = np.concatenate([model.weights.numpy() for model in models], 1)
-        self._members, self._alone = len(models), found.alone
+        self._members = len(models)
         self._reading = self.tracker.reading()
         white, means = core.novelty.whitened()
         self._white, self._means = white.numpy(), means.numpy()
@@ -75,9 +75,14 @@ class SingleRows:
             if not isinstance(value, float) and type(value) is not int:
                 value = number(name, value)
             values.append(value)
-        z = (np.array(values, dtype=np.float64) - self._centre) / self._spread
-        if np.isinf(z).any():
-            raise InputError(f"column {self.numbers[int(np.isinf(z).argmax())]!r} holds numbers, got infinity")
+        try:
+            found = np.array(values, dtype=np.float64)
+        except OverflowError:
+            raise InputError("a column of numbers holds a whole number that is too large: convert it to a float") from None
+        if np.isinf(found).any():
+            raise InputError(f"column {self.numbers[int(np.isinf(found).argmax())]!r} holds numbers, got infinity")
+        with np.errstate(over="ignore"):
+            z = (found - self._centre) / self._spread
         missing = np.isnan(z)
         z[missing] = 0
         slots = np.zeros(self._width * len(self.categories))
@@ -86,19 +91,19 @@ class SingleRows:
         gone = missing if self._indicators == len(missing) else [missing.mean()]
         return np.concatenate([np.clip(z, -CLIP, CLIP), gone, slots]).astype(np.float32)
 
-    def answers(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Answers of all members of the filter ``[1, K, C]`` for an encoded row."""
+    def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Answers of all members of the filter to an encoded row ``[1, K, C]``, and of the model of everything ``[1, C]``."""
         found = self.tracker.filter
         own = (np.cos(x @ self._own["weights"] + self._own["offset"]) - self._own["shift"]) * self._own["scale"]
         outputs = found.outputs
         of_models = (self.tracker.map.single(x) @ self._models).reshape(1, self._members, outputs)
         everything = self.tracker.everything(self._reading, own[None])
-        return found.bounded(np.concatenate([everything[:, None], of_models], 1))
+        return found.bounded(np.concatenate([everything[:, None], of_models], 1)), everything
 
-    def mixture(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
+    def mixture(self, answers: NDArray[np.float64], everything: NDArray[np.float64]) -> NDArray[np.float64]:
         """What follows from the members' answers ``[1, C]``, before outliers are considered."""
         found = self.tracker.filter
-        return answers[:, 0] if self._alone and found.alone else found.mixed(answers)
+        return everything if found.alone else found.mixed(answers)
 
     def trust(self, x: NDArray[np.float32]) -> float:
         """How far the row is from being an outlier: 1 for ordinary rows."""
@@ -118,16 +123,25 @@ class SingleRows:
 
 def number(name: str, value: Any) -> float:
     """The value of a column of numbers, NaN if it is missing; `InputError` if it is none."""
-    if value is None:
+    if is_missing(value):
         return float("nan")
-    if not isinstance(value, NUMBERS) or np.isinf(value):
-        raise InputError(f"column {name!r} holds numbers, got {value!r}")
-    return float(value)
+    try:
+        found = float(value) if isinstance(value, NUMBERS) else float("inf")
+    except OverflowError:
+        found = float("inf")
+    if found in (float("inf"), float("-inf")):
+        raise InputError(f"column {name!r} holds numbers, got {str(value)[:50]}")
+    return found
+
+
+def is_missing(value: Any) -> bool:
+    """None, NaN, and pandas' signs for missing values."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
 
 
 def text(value: Any) -> str | None:
     """The value of a column of categories, `MISSING` if it is missing."""
-    return MISSING if value is None or value != value else str(value)
+    return MISSING if is_missing(value) else str(value)
 
 
 def slot(known: Mapping[str, int], value: Any, width: int) -> int:

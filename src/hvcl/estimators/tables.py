@@ -97,7 +97,9 @@ def read_table(estimator: BaseEstimator, x: Any, kinds: tuple[Kind, ...] | None,
             raise InputError(f"the frame has {len(x)} rows and {len(x.columns)} columns: a minimum of 1 is required of each")
         return _pandas(x, kinds) if type(x).__module__.startswith("pandas") else _polars(x, kinds)
     if isinstance(x, Tensor):
-        x = x.detach().cpu().numpy()
+        x = (x.float() if x.dtype == torch.bfloat16 else x).detach().cpu().numpy()
+    if isinstance(x, np.ndarray) and x.dtype.kind in "mM":
+        raise _no_dates("0")
     if isinstance(x, np.ndarray) and x.ndim == 4:
         return _pictures(estimator, x, first, shape)
     if kinds is not None and _plainly_valid(estimator, x, len(kinds)):

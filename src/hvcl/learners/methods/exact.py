@@ -70,6 +70,8 @@ class ExactConfig:
     """Open experts where the stream shifts, if task boundaries are not known; else one expert for everything."""
     concentration: float = 0.01
     """Concentration of the gate's Chinese-restaurant prior: larger opens experts more readily."""
+    max_experts: int | None = None
+    """Experts that the gate opens at most; what comes then goes to the most likely one. None: no bound."""
     warmup: int = 256
     """Examples that the feature map is fitted to. They are kept until then, in saved files, too."""
 
@@ -79,6 +81,8 @@ class ExactConfig:
             raise InputError(f"ridge must be positive, got {self.ridge}")
         if not self.concentration > 0:
             raise InputError(f"concentration must be positive, got {self.concentration}")
+        if self.max_experts is not None and self.max_experts < 1:
+            raise InputError(f"max_experts must be at least 1, or none, got {self.max_experts}")
         if self.separate and not self.gate:
             raise InputError("separate experts need the gate to choose among them")
         if self.separate and self.features == "patches":
@@ -211,6 +215,7 @@ class Exact(Learner):
             covariance=covariance,
             concentration=self.config.concentration,
             growing=not self.experts_given,
+            max_experts=None if self.experts_given else self.config.max_experts,
             seed=self.seed,
         )
 
