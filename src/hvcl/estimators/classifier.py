@@ -260,7 +260,10 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
 
     @one_at_a_time
     def forget(self, X: Any, y: Any, sample_weight: Any = None, *, group: str | int | None = None, twice: bool = False) -> Self:
-        """Unlearn rows exactly (up to rounding): the estimator becomes what it would be without them, but for the fixed scales.
+        """Unlearn rows exactly (up to rounding): the sums become what they would be without them, but for the fixed scales.
+
+        Which concept a row belonged to is not kept: the filter that answers as of now begins anew, and answers are those of
+        everything ever learned until more rows have come.
 
         Args:
             X: rows as they were learned.
@@ -281,7 +284,10 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
 
     @one_at_a_time
     def merge(self, other: ContinualClassifier) -> ContinualClassifier:
-        """A new classifier that has learned what both have, as if it had seen the rows of both; method `exact` only.
+        """A new classifier that has learned what both have; method `exact` only.
+
+        With ``answer="ever"`` exactly as if it had seen the rows of both; as of now the pools of recent rows are those of both,
+        and concepts are found anew.
 
         Both must have the same seed and scales: ``ContinualClassifier(scales=first.scales_, seed=first.seed)``.
         """

@@ -221,7 +221,10 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
 
     @one_at_a_time
     def forget(self, X: Any, y: Any, sample_weight: Any = None, *, group: str | int | None = None, twice: bool = False) -> Self:
-        """Unlearn rows exactly (up to rounding): the estimator becomes what it would be without them, but for the fixed scales.
+        """Unlearn rows exactly (up to rounding): the sums become what they would be without them, but for the fixed scales.
+
+        Which concept a row belonged to is not kept: the filter that answers as of now begins anew, and answers are those of
+        everything ever learned until more rows have come.
 
         Args:
             X: rows as they were learned.
@@ -240,7 +243,10 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
 
     @one_at_a_time
     def merge(self, other: ContinualRegressor) -> ContinualRegressor:
-        """A new regressor that has learned what both have, as if it had seen the rows of both.
+        """A new regressor that has learned what both have.
+
+        With ``answer="ever"`` exactly as if it had seen the rows of both; as of now the pools of recent rows are those of both,
+        and concepts are found anew.
 
         Both must have the same seed and scales: ``ContinualRegressor(scales=first.scales_, seed=first.seed)``.
         """
