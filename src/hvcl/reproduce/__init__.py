@@ -1,0 +1,29 @@
+"""Every table and figure of the paper, and some beyond it, from one command each."""
+
+from hvcl.reproduce import table_cifar, table_mnist
+from hvcl.reproduce.base import BUDGETS, SEEDS, Budget, Finished, Found, Planned, Reproduction, Scale
+from hvcl.reproduce.outcome import Column, Finding, Outcome, Row
+from hvcl.reproduce.registry import REPRODUCTIONS, add
+from hvcl.reproduce.work import Skipped, reproduce
+from hvcl.reproduce.write import Written
+
+add(table_mnist.TABLE, table_cifar.TABLE)
+
+__all__ = [
+    "BUDGETS",
+    "REPRODUCTIONS",
+    "SEEDS",
+    "Budget",
+    "Column",
+    "Finding",
+    "Finished",
+    "Found",
+    "Outcome",
+    "Planned",
+    "Reproduction",
+    "Row",
+    "Scale",
+    "Skipped",
+    "Written",
+    "reproduce",
+]
