@@ -1,7 +1,7 @@
 """Verdicts that follow from numbers, by the same rules everywhere.
 
-A difference of means counts if it is larger than two standard errors, sqrt(s_a^2 / n_a + s_b^2 / n_b). With one seed on a side
-there is no standard error, and nothing counts.
+A difference of means counts if it is larger than two standard errors, sqrt(s_a^2 / n_a + s_b^2 / n_b). A smaller one is undecided,
+and so is any with fewer than three seeds on a side, whose deviation says next to nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from hvcl.reproduce.outcome import Finding, Row, Verdict
 
 ERRORS = 2.0
 """Standard errors that a difference must exceed to count."""
+FEWEST = 3
+"""Seeds on each side of a difference that counts."""
 
 
 def text(value: Statistic, digits: int = 2) -> str:
@@ -25,18 +27,18 @@ def text(value: Statistic, digits: int = 2) -> str:
 
 
 def standard_error(a: Statistic, b: Statistic) -> float | None:
-    """Of the difference of two means; None if a side has one seed."""
-    if a.sd is None or b.sd is None:
+    """Of the difference of two means; None if a side has too few seeds."""
+    if a.sd is None or b.sd is None or min(a.seeds, b.seeds) < FEWEST:
         return None
     return math.sqrt(a.sd**2 / a.seeds + b.sd**2 / b.seeds)
 
 
 def compared(larger: Statistic, smaller: Statistic) -> Verdict:
-    """Whether the first mean is larger: holds, in part (it is, but within the spread of the seeds), does not hold here."""
+    """Whether the first mean is larger."""
     difference, error = larger.mean - smaller.mean, standard_error(larger, smaller)
-    if difference <= 0:
-        return "does not hold here"
-    return "holds" if error is not None and difference > ERRORS * error else "in part"
+    if error is None or abs(difference) <= ERRORS * error:
+        return "undecided"
+    return "holds" if difference > 0 else "does not hold here"
 
 
 def claim_larger(
@@ -46,12 +48,16 @@ def claim_larger(
     if larger is None or smaller is None:
         return Finding(claim, "not measured", f"there is no figure of {names[0] if larger is None else names[1]}")
     verdict = compared(larger, smaller)
-    because = f"{names[0]} {text(larger, digits)}, {names[1]} {text(smaller, digits)}, {seeds_of(larger, smaller)}"
-    if verdict == "in part":
-        because += ": the right direction, but " + (
-            "one seed shows no spread" if standard_error(larger, smaller) is None else "within two standard errors"
-        )
+    because = f"{names[0]} {text(larger, digits)}, {names[1]} {text(smaller, digits)}; {_doubt(larger, smaller)}"
     return Finding(claim, verdict, because)
+
+
+def _doubt(a: Statistic, b: Statistic) -> str:
+    """The number of seeds, and why a difference does not count, if it does not."""
+    error = standard_error(a, b)
+    if error is None:
+        return f"{seeds_of(a, b)}, too few to tell"
+    return seeds_of(a, b) + (", the difference is within two standard errors" if abs(a.mean - b.mean) <= ERRORS * error else "")
 
 
 def claim_extreme(
@@ -66,7 +72,7 @@ def claim_extreme(
     ours, theirs = values[wanted], values[rival]
     verdict = compared(ours, theirs) if sign > 0 else compared(theirs, ours)
     listed = ", ".join(f"{name} {text(value, digits)}" for name, value in values.items())
-    return Finding(claim, verdict, f"{listed}; {seeds_of(ours, theirs)}")
+    return Finding(claim, verdict, f"{listed}; {_doubt(ours, theirs)}")
 
 
 def seeds_of(*values: Statistic) -> str:

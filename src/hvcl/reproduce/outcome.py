@@ -13,7 +13,7 @@ from hvcl.report.statistic import Statistic
 Source = Literal["run", "committed", "quoted"]
 """Where our figures of a row come from: run here, read from committed results, or there are none (the paper's only)."""
 
-Verdict = Literal["holds", "in part", "does not hold here", "not measured"]
+Verdict = Literal["holds", "in part", "does not hold here", "undecided", "not measured"]
 
 
 @dataclass(frozen=True)
