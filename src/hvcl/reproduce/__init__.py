@@ -1,10 +1,14 @@
 """Every table and figure of the paper, and some beyond it, from one command each."""
 
 from hvcl.reproduce import (
+    figure_betas,
+    figure_crl,
     figure_diversity,
+    figure_experts,
     figure_features,
     figure_forget,
     figure_forgetting,
+    figure_generator,
     figure_paths,
     figure_stream,
     table_cifar,
@@ -19,7 +23,11 @@ from hvcl.reproduce.write import Written
 add(
     table_mnist.TABLE,
     table_cifar.TABLE,
+    figure_crl.FIGURE,
     figure_diversity.FIGURE,
+    figure_generator.FIGURE,
+    figure_experts.FIGURE,
+    figure_betas.FIGURE,
     figure_forgetting.FIGURE,
     figure_paths.FIGURE,
     figure_stream.FIGURE,

@@ -59,7 +59,7 @@ class StreamFigure:
                 findings.append(judge.claim_larger(claim, (better, worse), ends[better, words], ends[worse, words]))
         columns = {"accuracy": Column("accuracy %"), "forgetting": Column("forgetting")}
         width = f"{BLURS['blurred']:.0%}"
-        note = f"Blurred: neighbouring tasks mix over {width} of a task. Without boundaries the priors of softmax gates stay the first."
+        note = f"Blurred: neighbouring tasks mix over {width} of a task. Softmax gates keep their first priors."
         return Outcome(rows, columns, figure([panels], keys, WIDTH, self.title), findings, [note], data)
 
 

@@ -1,7 +1,7 @@
 """Verdicts that follow from numbers, by the same rules everywhere.
 
-A difference of means counts if it is larger than two standard errors, sqrt(s_a^2 / n_a + s_b^2 / n_b). A smaller one is undecided,
-and so is any with fewer than three seeds on a side, whose deviation says next to nothing.
+A difference of means counts if it is larger than two standard errors, sqrt(s_a^2 / n_a + s_b^2 / n_b). A smaller one is
+undecided, and so is any with fewer than three seeds on a side, whose deviation says next to nothing.
 """
 
 from __future__ import annotations
