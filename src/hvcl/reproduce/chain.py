@@ -46,8 +46,8 @@ COLUMNS = {
 
 NOTES = (
     "J sums, over tasks, the return at the end over that right after the task was learned: as many as there are tasks means "
-    "nothing was forgotten. It is left out where a return right after learning is negative or next to nothing. Performances are returns "
-    "scaled by stated references (0 random, 1 good).",
+    "nothing was forgotten. It is left out where a return right after learning is negative or next to nothing. Performances are "
+    "returns scaled by stated references (0 random, 1 good).",
     "The paper trains for a million steps a task and says that it updates every 5,000 steps; the authors' code makes 50 updates "
     "then (0.01 a step), samples experts and weights them by 1, and has betas of 1e-5 in the first task. Here it is one update "
     "for two steps, and the betas are the same in all tasks.",

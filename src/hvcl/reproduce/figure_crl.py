@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hvcl.report.charts import series_style
 from hvcl.report.figure import Key, Panel, across_of, figure
+from hvcl.report.statistic import Statistic
 from hvcl.reproduce import chain, judge
 from hvcl.reproduce.base import Found, Planned, Scale
 from hvcl.reproduce.lines import WIDTH
@@ -65,7 +66,7 @@ class ContinualRL:
         return Outcome(rows, chain.COLUMNS, picture, _findings(measured), chain.NOTES, data)
 
 
-def _findings(measured: dict[str, dict[str, judge.Statistic | None]]) -> list[Finding]:
+def _findings(measured: dict[str, dict[str, Statistic | None]]) -> list[Finding]:
     found = []
     for rival in ("ewc", "ucl"):
         names = "HVCL", METHODS[rival]
@@ -85,7 +86,7 @@ def _findings(measured: dict[str, dict[str, judge.Statistic | None]]) -> list[Fi
     return [*found, judge.claim_larger(claim, ("generative gate", "softmax gates"), growing, ours["performance"], 3)]
 
 
-def _steadier(measured: dict[str, dict[str, judge.Statistic | None]], rival: str) -> Finding:
+def _steadier(measured: dict[str, dict[str, Statistic | None]], rival: str) -> Finding:
     """The paper's remark that its variance is lower."""
     claim = f"HVCL varies less over seeds than {METHODS[rival]} (average performance)"
     ours, theirs = measured["hvcl"]["performance"], measured[rival]["performance"]

@@ -20,7 +20,7 @@ from hvcl.report.figure import Key, Panel, figure
 from hvcl.report.statistic import statistic
 from hvcl.reproduce.base import SEEDS, Finished, Found, Planned, Scale
 from hvcl.reproduce.lines import WIDTH, chart, series
-from hvcl.reproduce.outcome import Column, Finding, Outcome
+from hvcl.reproduce.outcome import Column, Finding, Outcome, Verdict
 from hvcl.reproduce.rows import PERCENT, supervised_row
 from hvcl.reproduce.settings import supervised
 from hvcl.reproduce.trained import trained
@@ -131,7 +131,7 @@ def _findings(seeds: Sequence[Unlearning], task: str) -> list[Finding]:
     gone = max(s.removed[PERCENT] for s in seeds)
     change = min(s.rest[PERCENT] - s.rest[0.0] for s in seeds)
     count = f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
-    exact = "holds" if worst <= SAME else "does not hold here"
+    exact: Verdict = "holds" if worst <= SAME else "does not hold here"
     same = f"largest difference of a probability on any test example {worst:.1e} (rounding allows {SAME:g}); {count}"
     return [
         Finding(

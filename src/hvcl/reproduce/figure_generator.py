@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
 
 from hvcl.core.errors import RunError
 from hvcl.core.pictures import data_uri
-from hvcl.report.charts import element, series_style
+from hvcl.report.charts import Axis, element, nice_axis, series_style
+from hvcl.report.fields import read_lines
 from hvcl.report.figure import Key, Panel, across_of, figure
 from hvcl.report.statistic import Statistic, statistic
 from hvcl.reproduce import judge
@@ -21,6 +23,7 @@ from hvcl.reproduce.settings import benchmark_of, supervised
 from hvcl.runs import RunFolder
 
 BENCHMARKS = ("split-cifar10", "split-cifar100")
+LOGGED = ("ELBO", "reconstruction")
 SCORES = {"inception_score": "inception score", "inception_bound": "H(y), its bound"}
 _LINE = 30
 """Height of a row of pictures."""
@@ -42,15 +45,12 @@ class GeneratorFigure:
 
     def read(self, found: Found) -> Outcome:
         """The scores over tasks, and the pictures of the first seed."""
-        rows, charts, pictures, findings, data = [], [], [], [], {}
+        rows, panels, findings, data = [], [], [], {}
         for benchmark, run in found.items():
             place = benchmark_of(found.scale.budget, benchmark)
-            curves = {words: _curves(run, name) for name, words in SCORES.items()}
             tasks = len(run.facts["task_names"])
-            wide = (across_of(2, WIDTH), 220)
-            lines = chart(series(curves), counted_axis(tasks, "tasks learned"), wide, f"Scores on {place}", floor=0.0)
-            charts.append(Panel(f"{place}, bits", lines))
-            pictures.append([Panel(f"{place}: what was generated, first seed", _rows_of_pictures(run))])
+            panels.append([_scores(run, place, tasks), _training(run, place)])
+            panels.append([Panel(f"{place}: what was generated, first seed", _rows_of_pictures(run))])
             ends = {name: statistic(curve[float(tasks)] for curve in _curves(run, name)) for name in SCORES}
             first = statistic(curve[1.0] for curve in _curves(run, "inception_score"))
             accuracy = run.over_seeds("average_accuracy", PERCENT)
@@ -63,13 +63,37 @@ class GeneratorFigure:
             "inception_score": Column("after the last", 3),
             "inception_bound": Column("H(y) after the last", 3),
         }
-        keys = [Key(words, series_style(number)) for number, words in enumerate(SCORES.values())]
+        keys = [Key(words, series_style(number)) for number, words in enumerate((*SCORES.values(), *LOGGED))]
         note = "The score asks the classifier, which learned beside the generator, and nobody else: look at the pictures."
-        return Outcome(rows, columns, figure([charts, *pictures], keys, WIDTH, self.title), findings, [note], data)
+        return Outcome(rows, columns, figure(panels, keys, WIDTH, self.title), findings, [note], data)
 
 
 def _curves(run: Finished, name: str) -> list[Curve]:
     return [{float(n): float(record[name]) for n, record in enumerate(r["generation"], 1)} for r in run.results]
+
+
+def _scores(run: Finished, place: str, tasks: int) -> Panel:
+    """The inception score and its bound over tasks."""
+    curves = {words: _curves(run, name) for name, words in SCORES.items()}
+    most = max(value for of_seeds in curves.values() for curve in of_seeds for value in curve.values())
+    axis, size = counted_axis(tasks, "tasks learned"), (across_of(2, WIDTH), 220)
+    return Panel(f"{place}, bits", chart(series(curves), axis, size, f"Scores on {place}", floor=0.0, ceiling=most))
+
+
+def _training(run: Finished, place: str) -> Panel:
+    """The ELBO and the part of it that is reconstruction, over the steps of training: nats a picture."""
+    curves: dict[str, list[Curve]] = {words: [] for words in LOGGED}
+    for result in run.results:
+        records = list(read_lines(RunFolder(run.folder).seed(int(result["seed"])).metrics_path))
+        terms = [(f.integer("step"), f.numbers_by_name("terms")) for f in records if f.get("kind") == "terms"]
+        known = [(step, found) for step, found in terms if "elbo" in found]
+        curves["ELBO"].append({float(step): found["elbo"] for step, found in known})
+        curves["reconstruction"].append({float(step): found["elbo"] + found.get("latent_kl", 0.0) for step, found in known})
+    lines = [replace(line, style=series_style(number)) for number, line in enumerate(series(curves, bands=False), len(SCORES))]
+    x = nice_axis([0.0, *(point.x for line in lines for point in line.points)])
+    named = Axis(x.low, x.high, x.ticks, "steps of training")
+    drawn = chart(lines, named, (across_of(2, WIDTH), 220), f"ELBO on {place}", markers=False)
+    return Panel(f"{place}, nats a picture", drawn)
 
 
 def _rows_of_pictures(run: Finished) -> Markup:
