@@ -63,8 +63,9 @@ class Betas:
             panels.append(Panel(title, chart))
 
         def pooled(labels: Sequence[str]) -> Statistic | None:
-            """Over all seeds of these places."""
-            return statistic(float(r["average_performance"]) for label in labels for r in found[label].results)
+            """The mean over these places of each seed, over seeds."""
+            by_seed = zip(*([float(r["average_performance"]) for r in found[label].results] for label in labels), strict=True)
+            return statistic(sum(values) / len(values) for values in by_seed)
 
         small = [_label(g, e) for g in gates for e in experts if e < POOR]
         large = [_label(g, e) for g in gates for e in experts if e >= POOR]
@@ -76,7 +77,7 @@ class Betas:
                 "A lower beta1 performs better", (f"beta1 = {gates[0]:g}", f"beta1 = {gates[-1]:g}"), pooled(low), pooled(high), 3
             ),
         ]
-        note = "Verdicts pool all places of the grid on either side, and all seeds: their deviation is that of places, too."
+        note = "Verdicts compare, seed by seed, the means over all places of the grid on either side."
         return Outcome(rows, chain.COLUMNS, figure([panels], [], WIDTH, self.title), findings, [note, *chain.NOTES])
 
 

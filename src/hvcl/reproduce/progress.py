@@ -63,4 +63,5 @@ class Together(View):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        if self.console.is_terminal:
+            self._bars.stop()
