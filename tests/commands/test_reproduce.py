@@ -3,6 +3,7 @@ import json
 import pytest
 
 from hvcl.commands.main import main
+from hvcl.core.errors import InterruptedRun
 from hvcl.reproduce import REPRODUCTIONS
 
 
@@ -38,6 +39,15 @@ def test_mistakes_are_one_line(words, message, capsys):
     assert error.startswith("hvcl: ")
     assert message in error
     assert "\n" not in error
+
+
+def test_an_interrupt_says_how_to_go_on(capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise InterruptedRun
+
+    monkeypatch.setattr("hvcl.commands.reproduce.reproduce", interrupted)
+    assert main(["reproduce", "figure-forget"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
 
 
 def test_a_figure_from_the_command(capsys, tmp_path):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from hvcl.commands.main import EXIT_INTERRUPTED
 from hvcl.commands.options import Parser, UsageError, add_workers
 from hvcl.commands.output import print_lists
-from hvcl.core.errors import InputError
+from hvcl.core.errors import InputError, InterruptedRun
 from hvcl.reproduce import BUDGETS, REPRODUCTIONS, SEEDS, Skipped, Written, reproduce
 
 ALL = "all"
@@ -67,17 +69,21 @@ def run(options: argparse.Namespace) -> int:
         skipped.append(one)
         print(f"{one.name}: left out: {one.reason}", flush=True)
 
-    reproduce(
-        list(REPRODUCTIONS.values()) if everything else [REPRODUCTIONS[options.name]],
-        options.out or Path("runs") / f"reproduce-{options.budget}",
-        budget=options.budget,
-        seeds=options.seeds,
-        workers=options.workers,
-        results=options.results,
-        console=Console(stderr=True),
-        on_written=_print,
-        on_skipped=skip if everything else None,
-    )
+    try:
+        reproduce(
+            list(REPRODUCTIONS.values()) if everything else [REPRODUCTIONS[options.name]],
+            options.out or Path("runs") / f"reproduce-{options.budget}",
+            budget=options.budget,
+            seeds=options.seeds,
+            workers=options.workers,
+            results=options.results,
+            console=Console(stderr=True),
+            on_written=_print,
+            on_skipped=skip if everything else None,
+        )
+    except InterruptedRun:
+        print("hvcl: interrupted, the runs are saved: the same command goes on", file=sys.stderr)
+        return EXIT_INTERRUPTED
     return int(bool(skipped))
 
 

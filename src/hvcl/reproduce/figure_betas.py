@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from hvcl.report.figure import Panel, across_of, figure
 from hvcl.report.heat import heat_map, shades
 from hvcl.report.statistic import Statistic, statistic
+from hvcl.report.words import decimal
 from hvcl.reproduce import chain, judge
 from hvcl.reproduce.base import Budget, Found, Planned, Scale
 from hvcl.reproduce.lines import WIDTH
@@ -50,7 +51,7 @@ class Betas:
         panels = []
         for key, title in (("performance", "Average performance at the end"), ("forgetting", "Forgetting")):
             values = [[_mean(measured[_label(gate, expert)][key]) for expert in experts] for gate in gates]
-            cells = shades(values, [[f"{value:.2f}" for value in row] for row in values])
+            cells = shades(values, [[decimal(value, 2) for value in row] for row in values])
             chart = heat_map(
                 cells,
                 [f"{gate:g}" for gate in gates],
