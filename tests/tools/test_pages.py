@@ -5,7 +5,7 @@ import pytest
 from hvcl.learners import known_methods
 from hvcl.learners.warmup import memory_words
 from hvcl.results import load_cells
-from tools import exact_page, generative_page, results_pages
+from tools import exact_page, generative_page, reproduction_page, results_pages
 from tools.marks import ROOT, fill
 
 
@@ -32,6 +32,27 @@ def test_the_tables_of_the_exact_learner_are_those_of_its_results():
 
 def test_the_generative_page_holds_what_was_found():
     assert generative_page.PAGE.read_text() == generative_page.page()
+
+
+def test_the_page_of_claims_holds_what_is_committed():
+    assert reproduction_page.PAGE.read_text() == reproduction_page.page()
+
+
+def test_a_claim_without_a_figure_has_no_verdict():
+    claim = reproduction_page.Claim("words", "setting", None, "figure-betas", "why")
+    (line,) = reproduction_page.markdown([claim]).splitlines()[2:]
+    assert "not measured yet" in line
+    assert "hvcl reproduce figure-betas --budget standard" in line
+    assert "why" not in line.split("|")[5]
+
+
+def test_every_verdict_has_a_number_and_its_file():
+    for make in reproduction_page.sections().values():
+        for claim in make():
+            if claim.evidence is not None:
+                assert any(character.isdigit() for character in claim.evidence.figure)
+                assert claim.evidence.files
+                assert all(path.is_file() for path in claim.evidence.files)
 
 
 def test_the_page_of_the_robots_holds_what_was_found():

@@ -18,6 +18,7 @@ EXIT_INTERRUPTED = 130
 COMMANDS = {
     "run": "one method on one benchmark",
     "compare": "many methods on one benchmark, in the same setting, over all cores",
+    "reproduce": "a table or figure of the paper, or all of them, with the claims that they bear on",
     "rl": "continual reinforcement learning: run, list, report",
     "stream": "test-then-train over a file of rows or standard input, then a report",
     "serve": "a saved model as a service that predicts and goes on learning",

@@ -31,8 +31,9 @@ def print_lists(lists: Mapping[str, Mapping[str, str]], as_json: bool) -> None:
         return
     for title, entries in lists.items():
         print(f"{title}:")
+        width = max([16, *map(len, entries)])
         for name, description in entries.items():
-            print(f"  {name:<16} {description}")
+            print(f"  {name:<{width}} {description}")
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

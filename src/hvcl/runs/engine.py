@@ -111,10 +111,13 @@ class LineView(View):
 OnResult = Callable[[int, dict[str, Any]], None]
 """Called with the number of a job and its result."""
 
+MakeView = Callable[[Sequence[Job]], View]
+"""Makes a view of one's own for the jobs that are run."""
+
 
 def run_seeds(
     jobs: Sequence[Job],
-    console: Console | None = None,
+    console: Console | MakeView | None = None,
     workers: int | None = None,
     on_result: OnResult | None = None,
 ) -> list[dict[str, Any]]:
@@ -125,12 +128,12 @@ def run_seeds(
 
     Args:
         jobs: seeds of runs whose folders are prepared.
-        console: where progress is shown; None: nowhere.
+        console: where progress is shown, or what makes the view of it; None: nowhere.
         workers: number of processes (one per core); with one, everything happens in this process.
         on_result: called with the number of a job and its result as soon as it is there.
     """
     workers = min(workers or os.cpu_count() or 1, len(jobs))
-    view = View() if console is None else BarView(jobs, console) if console.is_terminal else LineView(jobs, console)
+    view = _view(jobs, console)
     notify = on_result or (lambda number, result: None)
     with view:
         if workers > 1:
@@ -141,6 +144,14 @@ def run_seeds(
                 results.append(run_seed(RunFolder(job.folder), job.seed, tell=partial(view.show, number), stop=stop))
                 notify(number, results[-1])
         return results
+
+
+def _view(jobs: Sequence[Job], console: Console | MakeView | None) -> View:
+    if console is None:
+        return View()
+    if not isinstance(console, Console):
+        return console(jobs)
+    return BarView(jobs, console) if console.is_terminal else LineView(jobs, console)
 
 
 def _run_in_processes(jobs: Sequence[Job], view: View, workers: int, notify: OnResult) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from hvcl.core.errors import InputError
 from hvcl.core.files import read_json
-from hvcl.runs.engine import Job, run_seeds
+from hvcl.runs.engine import Job, MakeView, run_seeds
 from hvcl.runs.environment import decisive_changes
 from hvcl.runs.experiment import Experiment
 from hvcl.runs.folder import RunFolder
@@ -67,7 +67,7 @@ def execute_all(
     workers: int | None = None,
     resume: bool = False,
     force: bool = False,
-    progress: Console | None = None,
+    progress: Console | MakeView | None = None,
     on_finished: Callable[[Path, Results], None] = lambda folder, results: None,
 ) -> list[Results]:
     """`execute` for many (experiment, folder) at once, which share the cores; results by run.
