@@ -57,7 +57,7 @@ def test_clone_takes_settings_and_published_scales_and_nothing_that_was_learned(
         ({"method": "exakt"}, "did you mean 'exact'"),
         ({"method_settings": {"ridg": 1.0}}, "did you mean 'ridge'"),
         ({"method": "naive", "features": 10}, "has no random features"),
-        ({"epochs": 0}, "epochs and batch_size"),
+        ({"epochs": 0}, "epochs must be a whole number"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_when_rows_come(settings, words):

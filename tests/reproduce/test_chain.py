@@ -24,6 +24,12 @@ def test_curves_follow_the_log(agents, seeds):
     assert chain.returns(run, 1)[0] == {1.5: 20.0, 2.0: 50.0}
 
 
+def test_a_line_is_drawn_where_all_seeds_have_a_value():
+    drawn = chain.over_time({"a": [{0.5: 1.0, 1.0: 2.0}, {1.0: 4.0}]}, 2, (300, 200), "lines")
+    assert "polyline" in drawn
+    assert str(drawn).count("<circle") == 1, "one place, where both are"
+
+
 def test_crl_says_who_is_better(agents, seeds):
     figure = REPRODUCTIONS["figure-crl"]
     good, bad = seeds(ended=(8.0, 50.0)), seeds()

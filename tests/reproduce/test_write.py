@@ -48,6 +48,12 @@ def test_the_page_needs_nothing_else_and_shows_setting_and_source_of_every_row(t
     assert "https://" not in text
 
 
+def test_a_mean_of_some_seeds_says_so(tmp_path):
+    row = Row("agent", "chain", "task not given", "boundaries", "none", 3, {"a": Statistic(2.5, None, 1)})
+    text = write(ONE, Outcome([row], {"a": Column("J")}, PICTURE, []), SCALE, tmp_path).page.read_text()
+    assert "1 of 3 seeds" in text
+
+
 def test_without_pillow_all_but_the_png_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     written = write(ONE, OUTCOME, SCALE, tmp_path)

@@ -21,7 +21,7 @@ EXAMPLES = """for example
   hvcl reproduce --list                                     what there is
   hvcl reproduce table-mnist                                a look, on the embedded digits
   hvcl reproduce figure-crl --budget standard --seeds 3     needs pip install 'hvcl[bullet]'
-  hvcl reproduce all --budget quick                         everything, within ten minutes on two cores"""
+  hvcl reproduce all --budget quick                         everything, in minutes"""
 
 
 def parser(words: Sequence[str]) -> Parser:

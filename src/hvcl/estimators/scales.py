@@ -278,7 +278,6 @@ class Drift:
         rows, outside = self.rows + len(sizes), self.outside + torch.from_numpy((sizes > FAR).sum(0))
         worst = int(outside.argmax())
         if int(outside[worst]) >= max(SOME, MANY * rows):
-            self.warned = True  # also where warnings are errors: once is enough
             warnings.warn(
                 f"in {int(outside[worst])} of {rows} rows column {names[worst] if names else worst} lies more than {FAR:.0f} "
                 f"spreads from its median in the first rows (just now up to {float(sizes[:, worst].max()):.3g}; from {CLIP:.0f} "
@@ -287,6 +286,7 @@ class Drift:
                 ScaleWarning,
                 stacklevel=8,
             )
+            self.warned = True
         over = rows >= BLOCK
         self.rows, self.outside = 0 if over else rows, torch.zeros_like(outside) if over else outside
 

@@ -113,13 +113,20 @@ def returns(run: Finished, task: int) -> list[Curve]:
     return [{p.time: value for p in _points(r) if (value := p.returns[task]) is not None} for r in run.results]
 
 
+def _everywhere(curves: Sequence[Curve]) -> list[Curve]:
+    """The curves at the places that all of them have."""
+    places = set.intersection(*(set(curve) for curve in curves)) if curves else set()
+    return [{place: value for place, value in curve.items() if place in places} for curve in curves]
+
+
 def tasks_of(run: Finished) -> list[str]:
     """Names of the tasks of a run's chain."""
     return [str(name) for name in run.results[0]["task_names"]]
 
 
 def over_time(curves: Mapping[str, Sequence[Curve]], tasks: int, size: tuple[int, int], description: str) -> Markup:
-    """Curves over the time of the chain, in tasks; a seed that lacks a place is left out there."""
+    """Curves over the time of the chain, in tasks, where all seeds have a value: a mean of some of them would mislead."""
+    curves = {label: _everywhere(of_seeds) for label, of_seeds in curves.items()}
     x = Axis(0.0, float(tasks), tuple((float(n), str(n)) for n in range(tasks + 1)), "tasks learned")
     boundaries = [float(n) for n in range(1, tasks)]
     return chart(series(curves), x, size, description, boundaries=boundaries, markers=False)

@@ -28,7 +28,10 @@ def page(one: Reproduction, outcome: Outcome, scale: Scale) -> str:
         (
             row,
             WHERE[row.source],
-            [(_shown(row.values.get(key), c.digits), _shown(row.paper.get(key), c.digits), both) for key, c, both in heads],
+            [
+                (_shown(row.values.get(key), c.digits, row.seeds), _shown(row.paper.get(key), c.digits), both)
+                for key, c, both in heads
+            ],
         )
         for row in outcome.rows
     ]
@@ -43,11 +46,13 @@ def page(one: Reproduction, outcome: Outcome, scale: Scale) -> str:
     return template("page.html", title=one.title, lead=lead, parts=[part], style=asset("page.css"), script=asset("page.js"))
 
 
-def _shown(value: Statistic | None, digits: int) -> tuple[str, str]:
-    """Mean and spread as text."""
+def _shown(value: Statistic | None, digits: int, planned: int = 0) -> tuple[str, str]:
+    """Mean and spread as text, and how many seeds gave it if that is not all that were `planned`."""
     if value is None:
         return MISSING, ""
-    return decimal(value.mean, digits), "" if value.sd is None else f"± {value.sd:.{digits}f}"
+    spread = "" if value.sd is None else f"± {value.sd:.{digits}f}"
+    some = f"{value.seeds} of {planned} seeds" if value.seeds < planned else ""
+    return decimal(value.mean, digits), f"{spread} {some}".strip()
 
 
 @cache

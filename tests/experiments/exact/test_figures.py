@@ -51,7 +51,9 @@ def test_a_seed_is_added_to_the_file_of_its_setting(monkeypatch, tmp_path, capsy
         for setting, together in script.one_seed("split-digits", seed).items():
             script.save("split-digits", setting, together, seed)
     cells = {cell.name: cell for cell in load_cells(tmp_path)}
-    assert sorted(cells) == [f"split-digits-{name}-exact" for name in ("class", "domain", "domain-task-free", "task")]
+    assert sorted(cells) == [
+        f"split-digits-{name}-exact" for name in ("class", "class-task-free", "domain", "domain-task-free", "task")
+    ]
     assert all(cell.seeds == cell.document["seeds"] == [1, 2] for cell in cells.values())
     assert cells["split-digits-domain-task-free-exact"].supervision == "task-free"
     assert cells["split-digits-class-exact"].document["results"][0]["features"] == 150
