@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hvcl import optim as optim
     from hvcl import posteriors as posteriors
     from hvcl import report as report
+    from hvcl import reproduce as reproduce
     from hvcl import results as results
     from hvcl import rl as rl
     from hvcl import runs as runs
@@ -81,6 +82,7 @@ _MODULES = (
     "optim",
     "posteriors",
     "report",
+    "reproduce",
     "results",
     "rl",
     "runs",

@@ -188,11 +188,17 @@ def test_a_restart_leaves_nothing_of_the_rows():
 
 def test_sites_merge_their_pools():
     a, b = learned(0, count=960), learned(0, count=640)
-    before = a.pools[0].second.clone()
+    before, kept = a.pools[0].second.clone(), 1 + len(a.pools)
+    expected = (a.weights[:, :kept] + b.weights[:, :kept]) / 2
     a.merge(b, [1, 0])
     torch.testing.assert_close(a.pools[0].second, before + b.pools[0].second)
-    assert a.alone
     assert a.rows == 1600
+    # the mean is believed, and the experts' share goes to the second pool
+    assert np.delete(a.weights[:, :kept], 2, 1) == pytest.approx(np.delete(expected, 2, 1))
+    assert a.weights.sum(1) == pytest.approx(1.0)
+    new = ConceptFilter(6, 2, True)
+    new.merge(ConceptFilter(6, 2, True), [0, 1])
+    assert new.alone
 
 
 def test_a_filter_goes_on_bit_identically_from_its_state():
