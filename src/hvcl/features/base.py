@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hvcl.core.errors import InputError, RunError
+from hvcl.features.cache import active_cache
 
 
 class FeatureMap(ABC):
@@ -57,7 +58,21 @@ class FeatureMap(ABC):
         if not self.fitted:
             raise InputError("this feature map is not fitted: call fit with the first examples of the stream")
         self._check(x)
+        cache = active_cache()
+        if cache is not None and self.is_rowwise(x):
+            return cache.features(self.state["shift"], x, self._standardised)
+        return self._standardised(x)
+
+    def _standardised(self, x: Tensor) -> Tensor:
         return self._finite(self._compute(x).sub_(self.state["shift"]).mul_(self.state["scale"]))
+
+    def is_rowwise(self, x: Tensor) -> bool:
+        """Whether the features of an example like these are the same, number by number, whatever the batch that it is in.
+
+        Only then a `FeatureCache` is asked. A product of matrices rounds differently with the size of the batch: no, unless a
+        map knows better.
+        """
+        return False
 
     def require_inputs(self, input_shape: tuple[int, ...]) -> None:
         """Raise `InputError` unless the map takes inputs of this shape."""

@@ -160,6 +160,10 @@ class PatchFeatures(FeatureMap):
             pooled.sqrt_()
         return pooled.flatten(1)
 
+    def is_rowwise(self, x: Tensor) -> bool:
+        """The compiled code takes one image after another."""
+        return usable(x) is not None
+
     def _places(self, size: int) -> tuple[int, int]:
         """Patches down and across."""
         down, across = ((length - size) // self.stride + 1 for length in self.input_shape[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hvcl.evaluation import AccuracyMatrix, Evaluation, evaluate
+from hvcl.features import FeatureCache, remembering
 from hvcl.learners.base import Learner
 from hvcl.streams.events import Batch, TaskEnd
 from hvcl.streams.stream import Stream
@@ -31,24 +32,26 @@ def run(
 ) -> AccuracyMatrix:
     """Let `learner` learn from `stream`, scoring it on every task before the first and after each.
 
-    A resumed run gives the number of events that are done (`start`) and the `matrix` so far.
+    A resumed run gives the number of events that are done (`start`) and the `matrix` so far. Fixed features of examples that come
+    again, in another epoch or test, are computed once (`FeatureCache`).
     """
     observer = observer or Observer()
     if learner.needs_all_data and not stream.is_cumulative:
         stream = stream.cumulative()
-    if matrix is None:
-        first = evaluate(learner, stream.tests, seen=0)
-        matrix = AccuracyMatrix(first.accuracies)
-        observer.on_evaluation(0, first)
-    for position, event in enumerate(stream.events(start), start + 1):
-        match event:
-            case Batch(x, y, task):
-                observer.on_terms(event, learner.observe(x, y, task))
-            case TaskEnd(task, announced):
-                if announced:
-                    learner.end_task()
-                evaluation = evaluate(learner, stream.tests, seen=task + 1)
-                matrix.add(evaluation.accuracies)
-                observer.on_evaluation(task + 1, evaluation)
-        observer.after_event(position)
+    with remembering(FeatureCache()):
+        if matrix is None:
+            first = evaluate(learner, stream.tests, seen=0)
+            matrix = AccuracyMatrix(first.accuracies)
+            observer.on_evaluation(0, first)
+        for position, event in enumerate(stream.events(start), start + 1):
+            match event:
+                case Batch(x, y, task):
+                    observer.on_terms(event, learner.observe(x, y, task))
+                case TaskEnd(task, announced):
+                    if announced:
+                        learner.end_task()
+                    evaluation = evaluate(learner, stream.tests, seen=task + 1)
+                    matrix.add(evaluation.accuracies)
+                    observer.on_evaluation(task + 1, evaluation)
+            observer.after_event(position)
     return matrix
