@@ -10,6 +10,7 @@ results.
 import argparse
 import dataclasses
 import importlib
+import json
 import statistics
 import textwrap
 from pathlib import Path
@@ -115,6 +116,26 @@ def budget():
     return "\n".join(lines)
 
 
+def paper_budget():
+    """`hvcl-paper` and naive training over epochs a task, beside the paper's figure."""
+    found = read_records(EXPERIMENTS / "budget" / "paper.jsonl")
+    theirs = json.loads((ROOT / "results" / "paper.json").read_text())["figures"]
+    lines = [
+        "| accuracy % | epochs a task | hvcl-paper | learned, forgotten | naive | learned, forgotten | the paper's |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for benchmark, epochs in sorted(
+        {(r["benchmark"], r["epochs"]) for r in found}, key=lambda key: (list(theirs).index(key[0]), key)
+    ):
+        shown = []
+        for method in ("hvcl-paper", "naive"):
+            same = [r for r in found if (r["benchmark"], r["method"], r["epochs"]) == (benchmark, method, epochs)]
+            shown.append(f"{100 * same[0]['accuracy']:.1f}" if same else "")
+            shown.append(f"{100 * same[0]['learning_accuracy']:.1f}, {100 * same[0]['forgetting']:.1f}" if same else "")
+        lines.append(f"| {benchmark} | {epochs} | {' | '.join(shown)} | {theirs[benchmark]['domain']['hvcl']['accuracy']:.1f} |")
+    return "\n".join(lines)
+
+
 def page(method, cells):
     """A method's page: mathematics, settings, results."""
     module = importlib.import_module(method.learner.__module__)
@@ -174,7 +195,7 @@ def documents():
     text = parts.read_text()
     made_of = {name: trials(load_topic(name).records()) for name in ("gates", "retention", "paths")}
     made_of["paths, earlier"] = trials(read_records(EXPERIMENTS / "paths" / "earlier.jsonl"))
-    for name, part in (made_of | {"budget": budget()}).items():
+    for name, part in (made_of | {"budget": budget(), "paper's budget": paper_budget()}).items():
         text = fill(text, name, part)
     made[parts] = text
     folder = ROOT / "docs" / "methods"
