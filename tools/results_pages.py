@@ -120,6 +120,7 @@ def paper_budget():
     """`hvcl-paper` and naive training over epochs a task, beside the paper's figure."""
     found = read_records(EXPERIMENTS / "budget" / "paper.jsonl")
     theirs = json.loads((ROOT / "results" / "paper.json").read_text())["figures"]
+    order = list(theirs)
     lines = [
         "| accuracy % | epochs a task | hvcl-paper | learned, forgotten | naive | learned, forgotten | the paper's |",
         "|---|---|---|---|---|---|---|",
