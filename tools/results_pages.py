@@ -125,9 +125,8 @@ def paper_budget():
         "| accuracy % | epochs a task | hvcl-paper | learned, forgotten | naive | learned, forgotten | the paper's |",
         "|---|---|---|---|---|---|---|",
     ]
-    for benchmark, epochs in sorted(
-        {(r["benchmark"], r["epochs"]) for r in found}, key=lambda key: (list(theirs).index(key[0]), key)
-    ):
+    rows = {(r["benchmark"], r["epochs"]) for r in found}
+    for benchmark, epochs in sorted(rows, key=lambda row: (order.index(row[0]), row[1])):
         shown = []
         for method in ("hvcl-paper", "naive"):
             same = [r for r in found if (r["benchmark"], r["method"], r["epochs"]) == (benchmark, method, epochs)]
