@@ -41,7 +41,7 @@ def attempt(topic: Topic, trial: Trial) -> dict:
     record = topic.protocol.identity(trial) | ({"asked": list(trial.asked)} if trial.asked else {})
     try:
         return record | topic.protocol.run(trial)
-    except InputError as error:
+    except HvclError as error:
         return record | {topic.score: 0.0, "failed": str(error)}
 
 
