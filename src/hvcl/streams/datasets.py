@@ -31,11 +31,11 @@ class Dataset:
 
     name: str
     train_x: Tensor
-    """uint8 [N, C, H, W]"""
+    """uint8 [N, C, H, W]; float32 [N, D] where fixed features take the place of pictures"""
     train_y: Tensor
     """int64 [N], classes counted from 0"""
     test_x: Tensor
-    """uint8 [M, C, H, W]"""
+    """likewise [M, ...]"""
     test_y: Tensor
     """int64 [M]"""
     scale: float
