@@ -100,8 +100,20 @@ AROUND: dict[str, list[Settings]] = {
         {"retention": 30.0},
         {"retention": 1e2, "beta_expert": 1e-4},
     ],
-    "split-cifar10-patches": PATCHES,
-    "split-cifar100-patches": PATCHES,
+    "split-cifar10-patches": [
+        *PATCHES,
+        {"beta_expert": 0.1, "retention": 300.0},
+        {"beta_expert": 0.01, "retention": 1e3},
+        {"beta_expert": 0.1, "retention": 100.0, "initial_sigma": 0.1},
+        {"beta_expert": 0.1, "retention": 100.0, "learning_rate": 3e-4},
+    ],
+    "split-cifar100-patches": [
+        *PATCHES,
+        {"learning_rate": 3e-4, "sigma_rate": 30.0, "retention": 30.0},
+        {"learning_rate": 3e-4, "sigma_rate": 30.0, "beta_expert": 0.1, "retention": 30.0},
+        {"learning_rate": 3e-4, "sigma_rate": 30.0, "beta_expert": 0.1, "retention": 100.0},
+        {"beta_expert": 0.1, "retention": 30.0},
+    ],
 }
 WITHOUT: list[Settings] = [
     {"retention": 1.0},
