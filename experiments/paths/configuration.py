@@ -27,7 +27,7 @@ STREAMS = {
 }
 # in full: what a trial leaves open is as the benchmark has it
 EVIDENCE, GAUSSIANS = {"recognition": "evidence"}, {"recognition": "gaussians"}
-PLAIN = {"front": False, "start": "fresh", "shared": 0, "dropout": 0.0, "beta_expert": 0.01}
+PLAIN = {"front": False, "directions": 0, "start": "fresh", "shared": 0, "dropout": 0.0, "beta_expert": 0.01}
 PATCHES = {"filters": 500, "stride": 1, "sizes": (5, 8), "grid": 2, "mirror": True, "warmup": 1000}
 FRONT = PLAIN | PATCHES | EVIDENCE | {"front": True, "channels": (), "hidden": (256,), "learning_rate": 3e-4}
 CONV = PLAIN | PATCHES | EVIDENCE | {"channels": (32, 64, 128), "hidden": (256,), "learning_rate": 1e-3}
