@@ -56,6 +56,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
     max_categories: int
     scales: Scales | None
     private: bool
+    fingerprints: int
 
     # -- what a kind of estimator says ------------------------------------------------------------------------------------
 
@@ -70,6 +71,10 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
     @abstractmethod
     def _outputs(self, targets: Tensor) -> int:
         """Number of outputs for these first targets."""
+
+    @abstractmethod
+    def _names(self) -> list[Any] | None:
+        """Labels of the units that are targets; None: targets are numbers."""
 
     @abstractmethod
     def _picture_maps(self, scales: Scales) -> FeatureChoice | None:
@@ -112,7 +117,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
             raise InputError(f"answer must be 'now' or 'ever', got {self.answer!r}")
         if self.on_drift is not None and not callable(self.on_drift):
             raise InputError(f"on_drift must be a function of a DriftEvent, got {type(self.on_drift).__name__}")
-        for name, least in (("warmup", 2), ("max_categories", 1)):
+        for name, least in (("warmup", 2), ("max_categories", 1), ("fingerprints", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -203,7 +208,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
             else:
                 self._core, self._waiting, self._provisional = self._begin(waiting, course), [], None
         else:
-            self._core.learn(table, targets, group, course, weights=times)
+            self._core.learn(table, targets, group, course, weights=times, names=self._names())
         self._kinds, self._shape = table.kinds, table.shape
 
     def _announce(self, before: int) -> None:
@@ -217,7 +222,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
         """Learn rows whose targets the filter over concepts knows already, one by one (`hvcl.estimators.single`)."""
         assert self._core is not None
         before = len(self._core.events)
-        self._core.learn(table, targets, None, self._course(fit=False), weighed=True)
+        self._core.learn(table, targets, None, self._course(fit=False), weighed=True, names=self._names())
         self._announce(before)
 
     def _check_private(self, table: Table, rows: int) -> None:
@@ -253,11 +258,12 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
                 scales = with_filters(scales, pictures, choice)
         core = self._make_core(scales, self._make_model(scales, self._outputs(targets), small))
         for part in by_group(waiting):
-            core.learn(part.table, part.targets, part.group, course, self.scales is None, part.weights)
+            core.learn(part.table, part.targets, part.group, course, self.scales is None, part.weights, names=self._names())
         return core
 
     def _make_core(self, scales: Scales, model: AnyModel) -> Core[AnyModel]:
-        return Core(scales, model, self.seed, self._classes, now=self.answer == "now", private=self.private)
+        now, kept = self.answer == "now", int(self.fingerprints)
+        return Core(scales, model, self.seed, self._classes, now=now, private=self.private, fingerprints=kept)
 
     def _course(self, fit: bool) -> Course:
         """How rows are gone through in `fit` and in `partial_fit`."""
@@ -299,7 +305,8 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
         table, targets, weights = self._weighed(table, targets, sample_weight)
         wanted, times = torch.from_numpy(np.ascontiguousarray(targets)), None if weights is None else torch.from_numpy(weights)
         if self._core is not None:
-            self._core.forget(table, wanted, key, twice, times)
+            self._core.remember(int(self.fingerprints))
+            self._core.forget(table, wanted, key, twice, times, self._names())
         else:
             self._waiting, self._provisional = without(self._waiting, Waiting(table, wanted, key, times)), None
 

@@ -56,6 +56,8 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         seed: of everything random.
         private: no value of a row is kept after a call, or gets into any file. The first call must bring `warmup` rows unless
             `scales` are given; what else differs is in docs/estimators.
+        fingerprints: rows whose fingerprints are kept, the newest ones, at 24 bytes each (`hvcl.estimators.ledger`). They say
+            which expert and pools have learned a row that is to be forgotten. Where answers are those of now only.
 
     Attributes:
         classes_: labels so far, sorted. Columns of `predict_proba` are in this order, and move when a label appears.
@@ -85,6 +87,7 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         batch_size: int = 128,
         seed: int = 0,
         private: bool = False,
+        fingerprints: int = 100_000,
     ) -> None:
         self.method = method
         self.method_settings = method_settings
@@ -99,6 +102,7 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         self.batch_size = batch_size
         self.seed = seed
         self.private = private
+        self.fingerprints = fingerprints
 
     # -- learning ---------------------------------------------------------------------------------------------------------
 
@@ -262,8 +266,9 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
     def forget(self, X: Any, y: Any, sample_weight: Any = None, *, group: str | int | None = None, twice: bool = False) -> Self:
         """Unlearn rows exactly (up to rounding): the sums become what they would be without them, but for the fixed scales.
 
-        Which concept a row belonged to is not kept: the filter that answers as of now begins anew, and answers are those of
-        everything ever learned until more rows have come.
+        As of now, too: the sums of the pools and experts that have learned them lose them, by their fingerprints; how far each is
+        believed is approximate (`hvcl.estimators.concepts`). For rows older than the `fingerprints` that are kept, whatever may
+        have learned them begins anew, as far as it has something left of them.
 
         Args:
             X: rows as they were learned.
@@ -317,6 +322,9 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         if small and features is None and not settings and method(self.method).learner is Exact and scales.shape is None:
             features = FEW_FEATURES
         return ClassModel(scales, outputs, self.method, settings, features, self.seed)
+
+    def _names(self) -> list[Any] | None:
+        return self._labels.values
 
     def _picture_maps(self, scales: Scales) -> FeatureChoice | None:
         if method(self.method).learner is not Exact:

@@ -101,7 +101,7 @@ class Novelty:
         self.count = torch.where(classes, 0, self.count)
         self.total = torch.where(classes.unsqueeze(1), 0, self.total)
         if not bool(self.count.any()):
-            self.square = torch.zeros_like(self.square)
+            self.square, self.histogram = torch.zeros_like(self.square), torch.zeros_like(self.histogram)
 
     def _weighed(self, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         return self.reduce(x), torch.ones(len(x), dtype=torch.float64) if weights is None else weights

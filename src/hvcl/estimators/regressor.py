@@ -48,6 +48,8 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         seed: of everything random.
         private: no value of a row is kept after a call, or gets into any file. The first call must bring `warmup` rows unless
             `scales` are given; what else differs is in docs/estimators.
+        fingerprints: rows whose fingerprints are kept, the newest ones, at 24 bytes each (`hvcl.estimators.ledger`). They say
+            which expert and pools have learned a row that is to be forgotten. Where answers are those of now only.
 
     Attributes:
         n_features_in_: columns of X.
@@ -72,6 +74,7 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         max_categories: int = 16,
         seed: int = 0,
         private: bool = False,
+        fingerprints: int = 100_000,
     ) -> None:
         self.features = features
         self.ridge = ridge
@@ -82,6 +85,7 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         self.max_categories = max_categories
         self.seed = seed
         self.private = private
+        self.fingerprints = fingerprints
 
     def __sklearn_tags__(self) -> Tags:
         """Several targets are welcome."""
@@ -223,8 +227,9 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
     def forget(self, X: Any, y: Any, sample_weight: Any = None, *, group: str | int | None = None, twice: bool = False) -> Self:
         """Unlearn rows exactly (up to rounding): the sums become what they would be without them, but for the fixed scales.
 
-        Which concept a row belonged to is not kept: the filter that answers as of now begins anew, and answers are those of
-        everything ever learned until more rows have come.
+        As of now, too: the sums of the pools and experts that have learned them lose them, by their fingerprints; how far each is
+        believed is approximate (`hvcl.estimators.concepts`). For rows older than the `fingerprints` that are kept, whatever may
+        have learned them begins anew, as far as it has something left of them.
 
         Args:
             X: rows as they were learned.
@@ -275,6 +280,9 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         features = FEW_FEATURES if small and self.features is None else self.features
         made = make_map(scales, features, self.seed) if choice is None else picture_map(scales, choice)
         return RegressionModel(made, centre, spread, self.ridge)
+
+    def _names(self) -> list[Any] | None:
+        return None
 
     def _picture_maps(self, scales: Scales) -> FeatureChoice | None:
         return None if scales.shape is None else picture_choice(scales.shape, self.features, self.seed)

@@ -234,7 +234,9 @@ class RiverClassifier(_OneByOne[ContinualClassifier], base.Classifier):
 
     def _make(self) -> ContinualClassifier:
         priors: Any = self.priors
-        return ContinualClassifier(features=self.features, priors=priors, max_categories=self.max_categories, seed=self.seed)
+        return ContinualClassifier(
+            features=self.features, priors=priors, max_categories=self.max_categories, seed=self.seed, fingerprints=0
+        )
 
     def _teach(self, estimator: ContinualClassifier, table: Table, targets: list[Any], fit: bool) -> None:
         if fit:
@@ -299,7 +301,9 @@ class RiverRegressor(_OneByOne[ContinualRegressor], base.Regressor):
         yield {"features": 20, "warmup": 20}
 
     def _make(self) -> ContinualRegressor:
-        return ContinualRegressor(features=self.features, ridge=self.ridge, max_categories=self.max_categories, seed=self.seed)
+        return ContinualRegressor(
+            features=self.features, ridge=self.ridge, max_categories=self.max_categories, seed=self.seed, fingerprints=0
+        )
 
     def _teach(self, estimator: ContinualRegressor, table: Table, targets: list[Any], fit: bool) -> None:
         values = np.array(targets, dtype=np.float64)
