@@ -36,6 +36,7 @@ without rows is gone, and the expert of the last rows that are left goes on.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -222,6 +223,13 @@ class ConceptFilter:
             self.outputs = outputs
 
     # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> ConceptFilter:
+        """A filter that answers as this one does now, and only that: weights of models are replaced, but sums are changed."""
+        made = copy.copy(self)
+        made.pools, made.experts = [copy.copy(model) for model in self.pools], [copy.copy(model) for model in self.experts]
+        made.numbers = list(self.numbers)
+        return made
 
     def _answers(self, phi: Tensor, everything: NDArray[np.float64]) -> NDArray[np.float64]:
         """Answers of all members ``[n, K, C]``; those of the model of everything are given ``[n, C]``."""

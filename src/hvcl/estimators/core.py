@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import secrets
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -21,7 +22,7 @@ from hvcl.estimators.ledger import Found
 from hvcl.estimators.models import Model
 from hvcl.estimators.novelty import Novelty
 from hvcl.estimators.now import DriftEvent, Tracker
-from hvcl.estimators.scales import Drift, Scales
+from hvcl.estimators.scales import Drift, Scales, ScaleWarning, warn_user
 from hvcl.estimators.tables import Table
 from hvcl.posteriors.matrix_normal import NOTHING
 
@@ -56,6 +57,7 @@ class Core(Generic[AnyModel]):
         now: whether answers are those of now, where the model is made of sums; else of everything ever learned.
         private: no value of a row stays: no new categories, no sums of rows as they are, no fingerprints in files.
         fingerprints: rows whose fingerprints are kept, the newest ones, where answers are those of now.
+        later: warnings wait until they are asked for (`news`), when rows are learned that were accepted before.
     """
 
     def __init__(
@@ -68,19 +70,64 @@ class Core(Generic[AnyModel]):
         now: bool = False,
         private: bool = False,
         fingerprints: int = 0,
+        later: bool = False,
     ) -> None:
+        self.later = later
         self.scales, self.model, self.classes, self.private = scales, model, classes, private
         self.tracker = Tracker(scales, model, seed, classes, private, fingerprints) if now and model.sums else None
+        self._asking, self._prepared = threading.Lock(), False
         self._key = secrets.token_hex(16) if private else ""  # of fingerprints; in no file
         self.events: list[DriftEvent] = []
         """Changes of the concept so far."""
+        self._news: tuple[list[str], list[DriftEvent]] = ([], [])  # warnings and changes that nobody was told of
         self.novelty = Novelty(int(np.prod(scales.input_shape)), seed, turned=private)
         self.drift = Drift(len(scales.centre) if scales.shape is None else int(np.prod(scales.shape)))
         self.groups = Groups()
         self.forgotten: dict[int, int] = {}
         """How often rows were forgotten, by their fingerprints; empty if `private`."""
 
+    # -- snapshots --------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Core[AnyModel] | None:
+        """What answers as this one does now, whatever is learned meanwhile; None: the model has no snapshots.
+
+        It is for novelty, answers and events alone. `prepare` comes before the first answer.
+        """
+        made, tracker = copy.copy(self), self.tracker
+        if tracker is None or tracker.filter.alone or not self.classes:
+            model = self.model.snapshot()
+            if model is None:
+                return None
+            made.model = model
+        # else the filter has all that answers are made of, and of the model only its map is used, which never changes
+        made.novelty = copy.copy(self.novelty)
+        made.tracker = None if tracker is None else tracker.snapshot(made.model)
+        made._asking, made._prepared = threading.Lock(), made.model is self.model
+        return made
+
+    def prepare(self) -> None:
+        """Compute what all answers of a snapshot are made of, in the first thread that asks."""
+        if not self._prepared:
+            with self._asking:
+                if not self._prepared:
+                    self.model.prepare()
+                    self._prepared = True
+
+    @property
+    def experts(self) -> dict[int, int]:
+        """Rows that each expert has learned, by its number: one for each concept, or as the method has them."""
+        if self.tracker is not None:
+            found = self.tracker.filter
+            return {number: round(model.count) for number, model in zip(found.numbers, found.experts, strict=True)}
+        log = getattr(getattr(self.model, "learner", None), "expert_log", None)
+        return {} if log is None else {record.expert: record.examples for record in log.records}
+
     # -- learning ---------------------------------------------------------------------------------------------------------
+
+    def news(self) -> tuple[list[str], list[DriftEvent]]:
+        """Warnings, and changes of the concept, since this was last asked."""
+        news, self._news = self._news, ([], [])
+        return news
 
     def learn(
         self,
@@ -109,9 +156,7 @@ class Core(Generic[AnyModel]):
         encoded, sizes = scales.encode(table)
         if group is not None:
             _ = self.model.width  # a model without sums refuses groups before it has learned
-        if not measured:
-            self.drift.note(sizes, scales.number_names)
-        self.model.check_targets(targets)
+        self._warn(self.model.check_targets(targets), None if measured else (sizes, scales.number_names))
         known = self.tracker is not None and self.tracker.ledger.limit > 0
         marks = self._marks(table, targets, names) if known or self.forgotten else None
         for rows in self._parts(len(table), course):
@@ -121,7 +166,7 @@ class Core(Generic[AnyModel]):
             else:
                 own = self.model.features(x)
                 indicators = self.model.indicators(wanted)
-                self.events += self.tracker.learn(
+                changes = self.tracker.learn(
                     x,
                     own,
                     indicators,
@@ -131,6 +176,9 @@ class Core(Generic[AnyModel]):
                     marks=marks[rows.numpy()] if known and marks is not None else None,
                     group=group,
                 )
+                if changes:
+                    self.events = [*self.events, *changes]
+                    self._news[1].extend(changes)
                 self.model.learn_features(own, wanted, times)
             self.novelty.add(x, self._units(wanted), times)
             if group is not None:
@@ -139,6 +187,24 @@ class Core(Generic[AnyModel]):
         if self.forgotten and marks is not None:
             for mark in marks.tolist():
                 self.forgotten.pop(mark, None)
+
+    def _warn(self, targets: str | None, sizes: tuple[NDArray[np.float64], tuple[str, ...] | None] | None) -> None:
+        """Warn of odd targets and of columns that have left their scales, before anything is learned, or leave it to `news`.
+
+        A warning that is turned into an error refuses the rows: then nothing has changed.
+        """
+        before = copy.copy(self.drift)
+        words = [targets, None if sizes is None else self.drift.note(*sizes)]
+        found = [each for each in words if each is not None]
+        if self.later:
+            self._news[0].extend(found)
+            return
+        try:
+            for each in found:
+                warn_user(each, ScaleWarning)
+        except BaseException:
+            self.drift = before
+            raise
 
     def _marks(self, table: Table, targets: Tensor, names: Sequence[Any] | None) -> NDArray[np.int64]:
         return fingerprints(table, targets, names, self._key)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from hvcl.core.random import float32
 from hvcl.core.state import State
 from hvcl.estimators.groups import GroupSums
 from hvcl.estimators.maps import PICTURE_FEATURES, default_features, make_map, picture_choice, picture_map
-from hvcl.estimators.scales import Scales, ScaleWarning
+from hvcl.estimators.scales import Scales
 from hvcl.features import FeatureChoice, FeatureMap
 from hvcl.learners import Exact, ExactConfig, Learner, create, merge, method
 from hvcl.learners.conjugate import SharedExperts
@@ -99,8 +99,9 @@ def _arrays(state: State) -> dict[str, NDArray[np.float64]]:
 class Model(ABC):
     """Learns from encoded rows with targets, and answers."""
 
-    def check_targets(self, targets: Tensor) -> None:
-        """`InputError`, before anything is learned, if targets cannot be learned; units of classes always can."""
+    def check_targets(self, targets: Tensor) -> str | None:
+        """`InputError`, before anything is learned, if targets cannot be learned; returns a warning if they are odd."""
+        return None
 
     @abstractmethod
     def learn(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
@@ -123,6 +124,14 @@ class Model(ABC):
     @abstractmethod
     def reading(self) -> ClassReading | LinearReading | None:
         """Answers from `features` of rows, as of now: what is learned later does not change them. None: no row yet."""
+
+    @abstractmethod
+    def snapshot(self) -> Self | None:
+        """A model that answers as this one does now, and never changes; None: that would take a copy of all that is learned."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Compute what all answers of a snapshot are made of."""
 
     @abstractmethod
     def remove(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
@@ -247,6 +256,20 @@ class ClassModel(Model):
         if not experts.head.model.count:
             return None
         return ClassReading(experts.head.reading().arrays(), [unit for _, unit in experts.columns], self.outputs)
+
+    def snapshot(self) -> Self | None:
+        """Of `exact` with shared features."""
+        learner = self.learner.snapshot() if isinstance(self.learner, Exact) else None
+        if learner is None:
+            return None
+        made = copy.copy(self)
+        made.learner = learner
+        return made
+
+    def prepare(self) -> None:
+        """The reading of the head."""
+        if isinstance(self.learner, Exact) and isinstance(self.learner.experts, SharedExperts) and self.learner.expert_log.seen:
+            self.learner.experts.head.reading()
 
     def first_rows_are_over(self) -> None:
         """Let a learner with features of its own fit them to what it has."""
@@ -454,16 +477,15 @@ class RegressionModel(Model):
         """Standardised targets; what lies farther out than `FAR_TARGET` spreads counts as that, lest one row rule all others."""
         return ((targets - self.centre) / self.spread).clamp(-FAR_TARGET, FAR_TARGET)
 
-    def check_targets(self, targets: Tensor) -> None:
+    def check_targets(self, targets: Tensor) -> str | None:
         """A warning for targets that are far out."""
         far = ((targets - self.centre).abs() > FAR_TARGET * self.spread).any(1)
-        if bool(far.any()):
-            warnings.warn(
-                f"{int(far.sum())} of {len(far)} targets lie more than {FAR_TARGET:.0f} spreads from the first rows' median "
-                "and count as if they lay there: check them, or transform the targets (logarithm, difference)",
-                ScaleWarning,
-                stacklevel=8,
-            )
+        if not bool(far.any()):
+            return None
+        return (
+            f"{int(far.sum())} of {len(far)} targets lie more than {FAR_TARGET:.0f} spreads from the first rows' median "
+            "and count as if they lay there: check them, or transform the targets (logarithm, difference)"
+        )
 
     def learn(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
         """Add rows to the sums."""
@@ -489,6 +511,17 @@ class RegressionModel(Model):
             return None
         posterior = self.regression.posterior()
         return LinearReading(posterior.weights.numpy(), posterior.feature_mean.numpy(), posterior.intercept.numpy())
+
+    def snapshot(self) -> Self:
+        """With a snapshot of the regression."""
+        made = copy.copy(self)
+        made.regression = self.regression.snapshot()
+        return made
+
+    def prepare(self) -> None:
+        """The posterior."""
+        if self.regression.count:
+            self.regression.posterior()
 
     def remove(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
         """Take rows out of the sums."""

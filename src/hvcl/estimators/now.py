@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,7 @@ class Tracker:
         self.shares = Shares(self.map.features, model.outputs, [pool.used for pool in self.filter.pools])
         self._reading: ClassReading | LinearReading | None = None
         self._read_at = 0.0
+        self._fixed = False  # a snapshot
 
     # -- learning ---------------------------------------------------------------------------------------------------------
 
@@ -117,6 +119,8 @@ class Tracker:
 
     def reading(self) -> ClassReading | LinearReading | None:
         """The model of everything, at most half of whose rows have come since it was read; None: it has none."""
+        if self._fixed:
+            return self._reading
         count = self.model.count
         if self._reading is None or count >= max(self._read_at + 32, RENEWED * self._read_at) or count < self._read_at:
             self._reading, self._read_at = self.model.reading(), count
@@ -207,6 +211,14 @@ class Tracker:
         self._reading = None
 
     # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def snapshot(self, model: Model) -> Tracker:
+        """A tracker that answers as this one does now, and only that; `model` is a snapshot of the model, or has the same map."""
+        if not self.filter.alone:
+            self.reading()
+        made = copy.copy(self)
+        made.model, made.filter, made._fixed = model, self.filter.snapshot(), True
+        return made
 
     def answers(self, x: Tensor) -> NDArray[np.float64]:
         """Probabilities or standardised numbers as of now ``[n, C]``."""

@@ -47,6 +47,12 @@ class SharedExperts:
             self.gate.standardise(0.0, 1.0)
         self.projection = torch.randn(features.features, SKETCH, generator=random) / features.features**0.5
 
+    def snapshot(self) -> SharedExperts:
+        """Experts that have learned what these have, and are never to be changed."""
+        made = copy.copy(self)
+        made.head, made.columns, made.gate = self.head.snapshot(), dict(self.columns), copy.copy(self.gate)
+        return made
+
     @property
     def heads(self) -> list[ClassHead]:
         """All heads: the one there is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +102,12 @@ class ClassHead:
     def __init__(self, features: int, *, ridge: float | None = None, centre: Tensor | None = None) -> None:
         self.model = MatrixNormal(features, ridge=ridge, centre=centre)
         self._reading: Reading | None = None
+
+    def snapshot(self) -> ClassHead:
+        """A head that has learned what this one has, and is never to be changed (see `MatrixNormal.snapshot`)."""
+        made = copy.copy(self)
+        made.model = self.model.snapshot()
+        return made
 
     @property
     def classes(self) -> int:

@@ -264,6 +264,18 @@ class Exact(Learner):
         self.experts.remove(x, y, experts, weights)
         self.expert_log.remove(experts, y)
 
+    def snapshot(self) -> Exact | None:
+        """A learner that answers as this one does now, for threads that ask while this one learns: it is never to be changed.
+
+        It is as good as free: sums are copied when this one goes on, if nobody has asked by then. None while there is no shared
+        feature map: separate experts, and learners in their warm-up, have none.
+        """
+        if not isinstance(self.experts, SharedExperts):
+            return None
+        made = copy.copy(self)
+        made.experts, made.expert_log = self.experts.snapshot(), copy.copy(self.expert_log)
+        return made
+
     def empty_copy(self) -> Exact:
         """A learner with the same feature map that has learned nothing: for the parts of a stream that are merged later."""
         if not isinstance(self.experts, SharedExperts):
