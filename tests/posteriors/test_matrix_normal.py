@@ -782,3 +782,20 @@ def test_a_snapshot_stays_what_it_was_whatever_happens_to_the_model(features, as
         for name in ("weights", "intercept", "noise", "target_sum"):
             torch.testing.assert_close(getattr(posterior, name), getattr(expected, name), rtol=1e-9, atol=1e-12)
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(made.panels, same.panels, strict=True)) or asked == "before"
+
+
+def test_outputs_that_are_joined_are_those_of_targets_that_were_added():
+    random = torch.Generator().manual_seed(0)
+    phi = torch.randn(200, 8, generator=random).double()
+    y = torch.nn.functional.one_hot(torch.randint(4, (200,), generator=random), 4).double()
+    joined, other = MatrixNormal(8, 4), MatrixNormal(8, 3)
+    for part in (slice(0, 120), slice(120, 200)):
+        joined.add(phi[part], y[part])
+        other.add(phi[part], torch.stack([y[part, 1], y[part, 0] + y[part, 2], y[part, 3]], 1))
+    joined.join([1, 0, 1, 2])
+    for name in ("cross", "target_sum", "target_square"):
+        torch.testing.assert_close(getattr(joined, name), getattr(other, name))
+    torch.testing.assert_close(joined.posterior().weights, other.posterior().weights)
+    for outputs in ([0, 0], [0, 2, 2], [-1, 0, 1]):
+        with pytest.raises(InputError, match="must become one of"):
+            joined.join(outputs)

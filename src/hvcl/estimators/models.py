@@ -29,6 +29,9 @@ from hvcl.posteriors.classes import ArrayReading
 FAR_TARGET = 100.0
 """Spreads from the first rows' median at which targets are clipped."""
 
+MOST_EXPERTS = 32
+"""Of a gate, unless the settings say otherwise: a stream has no end."""
+
 BLOCK = 32
 """Rows that are predicted at once; fewer are filled up, so that a row's answer does not depend on the rows beside it."""
 
@@ -387,8 +390,13 @@ class ClassModel(Model):
 
 
 def exact_settings(scales: Scales, settings: dict[str, Any], features: int | None) -> ExactConfig:
-    """The configuration of `exact`: without a gate, and with features that suit the rows, unless the settings say otherwise."""
+    """The configuration of `exact`: without a gate, and with features that suit the rows, unless the settings say otherwise.
+
+    The experts of a gate are bounded, and those that have become one are joined, so that every batch costs the same.
+    """
     given: dict[str, Any] = {"gate": bool(settings.get("separate")), **settings}
+    if given["gate"] and not given.get("separate"):
+        given = {"max_experts": MOST_EXPERTS, "merging": True, **given}
     if features is not None:
         given["random_features"] = int(features)
     if scales.shape is not None:

@@ -148,6 +148,10 @@ class ClassHead:
         gone = self.counts <= min(NOTHING * self.model.peak, 0.5)
         self.model.blank(gone & (self.counts != 0))
 
+    def join(self, classes: list[int]) -> None:
+        """Class i becomes part of class `classes[i]`, as if its examples had been of that one."""
+        self.model.join(classes)
+
     def merge(self, other: ClassHead, classes: list[int] | None = None) -> None:
         """Add what another head has learned; `classes` are the numbers of its classes in this one, the same by default."""
         self.model.merge(other.model, classes)

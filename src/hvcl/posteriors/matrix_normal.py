@@ -293,6 +293,21 @@ class MatrixNormal:
             self._posterior = None
             self._forget()
 
+    def join(self, outputs: list[int]) -> None:
+        """Output i becomes part of output `outputs[i]`: targets of those that become one are added, in all examples so far."""
+        columns = torch.tensor(outputs, dtype=torch.long)
+        if len(columns) != self.outputs or sorted(set(outputs)) != list(range(max(outputs, default=-1) + 1)):
+            raise InputError(f"each of {self.outputs} outputs must become one of 0, 1, ..., got {outputs}")
+        self._leave_snapshot()
+        left = max(outputs, default=-1) + 1
+        self.cross = self.cross.new_zeros(self.features, left).index_add_(1, columns, self.cross)
+        self.target_sum = self.target_sum.new_zeros(left).index_add_(0, columns, self.target_sum)
+        self.target_peak = self.target_peak.new_zeros(left).index_add_(0, columns, self.target_peak)
+        square = self.target_square.new_zeros(left, len(columns)).index_add_(0, columns, self.target_square)
+        self.target_square = square.new_zeros(left, left).index_add_(1, columns, square)
+        self._posterior = None
+        self._forget()
+
     def _left(self, weight: float) -> float:
         """n without examples of this weight; 0 if only rounding would be left of it."""
         left = self.count - weight
