@@ -341,6 +341,15 @@ def test_a_group_has_the_stated_price(new):
         assert price("large") <= 4 * (5 + 1) * columns**2 + 4 * 4 * few**2
 
 
+def test_the_name_of_a_group_goes_with_its_rows(tmp_path, new):
+    x, y = stream(300)
+    model = new().partial_fit(x[:100], y[:100]).partial_fit(x[100:200], y[100:200], group="Ann Smith")
+    model.partial_fit(x[200:], y[200:], group="Bob Jones").forget_group("Ann Smith")
+    model.forget(x[200:], y[200:], group="Bob Jones").save(tmp_path / "m")
+    for name in (b"Ann Smith", b"Bob Jones"):
+        assert name not in (tmp_path / "m").read_bytes()
+
+
 def test_saving_and_copying_keep_what_is_needed_to_forget(tmp_path, new):
     x, y = stream(1200, flip=600)
     model = new()

@@ -28,6 +28,16 @@ def test_of_equal_rows_the_newest_is_found_in_its_group():
     assert made.find(np.array([2]), None, "bob").unknown.tolist() == [1]
 
 
+def test_a_group_goes_with_its_name():
+    made = ledger(100, ([1], [32], "ann"), ([2], [OPEN], None), ([3, 4], [OPEN, OPEN], "bob"))
+    made.take_group("ann")
+    made.take_group("ann")
+    made.end(64.0)
+    assert made.keys == {"bob": 0}
+    assert made.find(np.array([3, 2]), None, "bob").stamps.tolist() == [64]
+    assert made.rows["mark"].tolist() == [2, 3, 4]
+
+
 def test_parts_of_rows_go_one_after_another():
     made = ledger(100, ([1, 1], [32, 64], None))
     found = made.find(np.array([1]), np.array([1.5]), None)

@@ -254,8 +254,7 @@ class Core(Generic[AnyModel]):
         self.groups = before
         if self.tracker is not None and found is not None and self._anything_left():
             left = float(self.model.counts.sum()) / rows
-            own, indicators = self.model.features(x), self.model.indicators(targets)
-            self.tracker.forget(x, own, indicators, weights, found, group, left)
+            self.tracker.forget(x, self.model.features(x), self.model.indicators(targets), found, group, left)
         for mark in () if self.private else marks.tolist():
             self.forgotten[mark] = self.forgotten.get(mark, 0) + 1
 

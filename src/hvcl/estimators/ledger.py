@@ -205,6 +205,12 @@ class Ledger:
         waiting = int(kept[len(kept) - self._open :].sum()) if self._open else 0
         self._replace(rows[kept])
         self._open = waiting
+        # a name without rows is gone
+        used, places = np.unique(self.rows["group"], return_inverse=True)
+        names = {number: key for key, number in self.keys.items()}
+        numbers = {number: place for place, number in enumerate(number for number in used.tolist() if number != NO_GROUP)}
+        self.keys = {names[number]: place for number, place in numbers.items()}
+        self.rows["group"] = np.array([numbers.get(number, NO_GROUP) for number in used.tolist()], dtype=np.int32)[places]
 
     # -- files ------------------------------------------------------------------------------------------------------------
 

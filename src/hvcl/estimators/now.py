@@ -140,16 +140,13 @@ class Tracker:
 
     # -- forgetting -------------------------------------------------------------------------------------------------------
 
-    def forget(
-        self, x: Tensor, own: Tensor, targets: Tensor, weights: Tensor | None, found: Found, group: Key | None, left: float
-    ) -> None:
+    def forget(self, x: Tensor, own: Tensor, targets: Tensor, found: Found, group: Key | None, left: float) -> None:
         """Unlearn rows, which the model has unlearned.
 
         Args:
             x: encoded rows.
             own: their features in the model's map.
             targets: as the columns of the regression ``[n, C]``.
-            weights: how many rows each one counts as.
             found: when they were learned.
             group: that they came in.
             left: share of its rows that the model still has.

@@ -203,12 +203,20 @@ class Shares:
             blocks += [] if left is None else [(stamp, left)]
         share.blocks = blocks
         if not folded.any():
+            self._tidy(key)
             return
         weights, owners = history.in_pools(stamps), history.experts(stamps)
         pools = self._now(share, history)
         share.pools = self._without(pools, {pool: np.where(folded, weights[:, pool], 0.0) for pool in pools}, rows, counts, True)
         shares = {number: (folded & (owners == number)).astype(np.float64) for number in share.experts}
         share.experts, share.time = self._without(share.experts, shares, rows, counts, False), history.time
+        self._tidy(key)
+
+    def _tidy(self, key: Key) -> None:
+        """A group without rows is none."""
+        share = self.groups.get(key)
+        if share is not None and not (share.blocks or share.pools or share.experts):
+            del self.groups[key]
 
     def _without(
         self,
