@@ -297,6 +297,10 @@ def main() -> int:
     if features.exists():
         measured = json.loads(features.read_text())
         tables["features"] = lambda: features_table(measured)
+    runs = PAGE / "runs.json"
+    if runs.exists():
+        over_naive = json.loads(runs.read_text())
+        tables["runs"] = lambda: features_table(over_naive)
     if not tables:
         print("nothing to draw: run make bench-layers or make bench-harness first", file=sys.stderr)
         return 2
