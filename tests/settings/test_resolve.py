@@ -69,7 +69,7 @@ def test_a_run_is_configured_with_what_is_explained(benchmark):
         ("permuted-mnist", "exact", None, {"epochs": 1, "batch_size": 1000}, {"separate": True, "random_features": 6000}),
         ("permuted-mnist", "rtf", None, {"epochs": 21}, {"hidden": (1000, 1000), "learning_rate": 1e-4}),
         ("split-cifar10", "ncl", "paper", {"epochs": 1000}, {"channels": (8, 16, 32, 64, 128), "fisher": "sampled"}),
-        ("split-cifar100", "hvcl-replay", None, {"epochs": 2}, {"latent": 128, "latent_experts": 3, "beta_expert": 0.01}),
+        ("split-cifar100", "hvcl-replay", None, {"epochs": 15}, {"latent": 128, "vae_learning_rate": 0.002, "beta_expert": 0.01}),
     ],
 )
 def test_settings_that_figures_were_made_with(benchmark, method, budget, stream, learner):
