@@ -12,10 +12,11 @@ from hvcl.learners import create
 from hvcl.learners.memory.examples import Stored
 
 X, Y = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 1])
+WEIGHT = ((math.log(3), 0.3), (0.0, -0.5))
 PAST_X, PAST_Y = torch.tensor([[1.0, 0.5], [-1.0, 0.5], [-1.0, 0.5]]), torch.tensor([0, 1, 0])
 
 
-def second_task(weight=((math.log(3), 0.3), (0.0, -0.5)), problem=None, **settings):
+def second_task(weight=WEIGHT, problem=None, **settings):
     """A linear learner, whose features are its inputs, with known weights; three examples of its first task are stored."""
     learner = create("cldr", problem or Problem((2,), 2), seed=1, hidden=(), learning_rate=1e-12, memory=8, **settings)
     learner.observe(PAST_X, PAST_Y, None if problem is None or problem.task_outputs is None else torch.zeros(3, dtype=torch.long))
@@ -103,8 +104,7 @@ def test_the_first_task_is_learned_by_cross_entropy_alone():
 
 
 def test_in_task_il_labels_are_compared_in_the_heads_of_their_tasks(monkeypatch):
-    weight = ((math.log(3), 0.3), (0.0, -0.5), (0.7, 0.1), (0.2, 0.4))
-    learner = second_task(weight, Problem((2,), 4, ((0, 1), (2, 3))))
+    learner = second_task((*WEIGHT, (0.7, 0.1), (0.2, 0.4)), Problem((2,), 4, ((0, 1), (2, 3))))
     learner.network.head.weight.requires_grad_(False)
     monkeypatch.setattr(torch.distributions.Beta, "sample", lambda self: torch.tensor(0.25))
     now, past = Stored(X, Y + 2, torch.ones(2, dtype=torch.long)), Stored(PAST_X, PAST_Y, torch.zeros(3, dtype=torch.long))
@@ -138,3 +138,12 @@ def test_states_its_memory():
 def test_bad_settings_are_named(name):
     with pytest.raises(InputError, match=name):
         create("cldr", Problem((2,), 2), **{name: -1})
+
+
+def test_with_convolutions_the_features_are_those_before_the_head():
+    learner = create("cldr", Problem((3, 8, 8), 2), seed=1, hidden=(6,), channels=(4, 8))
+    x, y = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 1])
+    learner.observe(x, y)
+    learner.end_task()
+    assert learner.agreement(learner.network[:-1](x), Stored(x, y)).shape == (6,)
+    assert set(learner.observe(x, y)) == {"loss", "distillation", "mixing", "selection"}
