@@ -106,6 +106,11 @@ def test_forgets_less_than_naive_training(forgotten, scenario):
     assert forgotten("bcl", scenario, memory=100) < forgotten("naive", scenario) - 0.4
 
 
+def test_segments_take_the_place_of_tasks_where_boundaries_are_not_known(forgotten):
+    free = {"task_free": True, "memory": 100, "segment_steps": 40}  # the task ends after 40 batches
+    assert forgotten("bcl", **free) < forgotten("naive", task_free=True) - 0.4
+
+
 def test_states_its_memory():
     assert create("bcl", Problem((1,), 2)).memory == "500 examples"
     assert create("bcl", Problem((1,), 2), memory=0).memory == "none"

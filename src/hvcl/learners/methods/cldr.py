@@ -25,9 +25,9 @@ softmax, and every label is compared in the head of its task, those of a mixture
 `segment_steps` batches takes the place of a task. The defaults are those published for split MNIST with 500 examples.
 
 The paper's text was not at hand: this follows its abstract and the authors' public code, from which it deviates in FS. There,
-softmax is over features instead of outputs, and rho' is made from the batch's answers and the memory's labels. What the abstract
-says of the regularisers is not met by these; both look unintended. There, too, batches of the memory are drawn in equal numbers
-from each task (here in equal parts on average), and examples are repeated where it has fewer than the batch (here for MM only).
+softmax is over features instead of outputs (its dimension is left to a default), and rho' compares the memory's labels with the
+batch's answers (a name occurs twice): both look unintended. There, too, batches of the memory hold as many examples of each task
+(here on average), and examples are repeated where it has fewer than the batch (here for MM only).
 """
 
 from __future__ import annotations
