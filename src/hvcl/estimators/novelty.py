@@ -6,7 +6,13 @@ With :math:`z = P x`, at most `DIMENSIONS` numbers (a fixed random projection of
 .. math:: \nu(x) = \min_c (z - m_c)^T S^{-1} (z - m_c) / k ,
 
 about 1 for ordinary rows whatever the number of dimensions k, and without bound for others. How large ordinary values are is
-counted in a histogram of the novelties that rows had when they had just been learned.
+counted in a histogram of the novelties that rows have when they have just been learned, each as if it had not been: without the
+row the mean of its class's n rows moves away from it by the factor :math:`c = n / (n - 1)`, and the sums of squares are less, so
+that with N rows in all
+
+.. math:: \nu' = \nu\, \frac{c^2 (N - 1) / N}{1 - c\, k \nu / N} .
+
+Else rows that were learned would seem more ordinary than new ones, the more so the more dimensions there are.
 """
 
 from __future__ import annotations
@@ -32,8 +38,11 @@ FLOOR = 0.05
 PRIOR = 5.0
 """Weight, in rows, of a prior covariance of one."""
 
-BINS = 96
-"""Of the histogram: bin i begins at the novelty 2^((i - 32) / 4)."""
+FINE = 16
+"""Bins of the histogram for each factor of two."""
+
+BINS = 24 * FINE
+"""Of the histogram: bin i begins at the novelty 2^(i / FINE - 8)."""
 
 ORDINARY = 0.99
 """Share of the learned rows that counts as ordinary."""
@@ -101,7 +110,7 @@ class Novelty:
         self.count = torch.where(classes, 0, self.count)
         self.total = torch.where(classes.unsqueeze(1), 0, self.total)
         if not bool(self.count.any()):
-            self.square = torch.zeros_like(self.square)
+            self.square, self.histogram = torch.zeros_like(self.square), torch.zeros_like(self.histogram)
 
     def _weighed(self, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         return self.reduce(x), torch.ones(len(x), dtype=torch.float64) if weights is None else weights
@@ -114,8 +123,16 @@ class Novelty:
 
     def _count_novelties(self, z: Tensor, times: Tensor) -> None:
         if float(self.count.sum()) > 0:
-            more = torch.bincount(_bins(self._of(z)), weights=times, minlength=BINS)
+            novelty, nearest = self._nearest(z)
+            more = torch.bincount(_bins(self._as_new(novelty, nearest, times.abs())), weights=times, minlength=BINS)
             self.histogram = (self.histogram + more).clamp_min(0)
+
+    def _as_new(self, novelty: Tensor, nearest: Tensor, times: Tensor) -> Tensor:
+        """What the novelty of learned rows would be if they were not learned: they have drawn mean and scatter to themselves."""
+        rows, whole = self.count[self.count > 0][nearest], PRIOR + float(self.count.sum())
+        draw = rows / (rows - times).clamp_min(0.5 * times)
+        rest = (1 - draw * times * novelty * self.size / whole).clamp_min(0.1)
+        return novelty * draw.square() * (whole - times) / whole / rest
 
     def subtract(self, count: Tensor, total: Tensor, square: Tensor) -> None:
         """Take out the sums of some rows. How novel they were stays in the histogram, scaled to the rows that are left."""
@@ -133,9 +150,14 @@ class Novelty:
         self.square, self.histogram = self.square + other.square, self.histogram + other.histogram
 
     def _of(self, z: Tensor) -> Tensor:
+        return self._nearest(z)[0]
+
+    def _nearest(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Novelties ``[n]``, and the nearest class of those that have rows ``[n]``."""
         whiten, means = self.whitened()
         distance = torch.cdist(z @ whiten, means, compute_mode="donot_use_mm_for_euclid_dist")
-        return distance.amin(1).square() / self.size
+        found = distance.min(1)
+        return found.values.square() / self.size, found.indices
 
     def whitened(self) -> tuple[Tensor, Tensor]:
         """What whitens rows, and the whitened means of the classes; computed once for the sums as they are."""
@@ -158,9 +180,10 @@ class Novelty:
 
     def share_beyond(self, novelty: NDArray[np.float64]) -> NDArray[np.float64]:
         """Share of the learned rows that were at least as novel, with the row itself counted among them."""
-        above = self.histogram.flip(0).cumsum(0).flip(0)
-        found = above[_bins(torch.from_numpy(novelty))]
-        return np.asarray((1 + found) / (1 + self.histogram.sum()))
+        counts = self.histogram.numpy()
+        logs = np.log(1 + np.append(np.cumsum(counts[::-1])[::-1], 0.0)) - np.log(1 + counts.sum())
+        # within a bin as if the share fell by the same factor everywhere
+        return np.asarray(np.exp(np.interp(_places(torch.from_numpy(novelty)).numpy(), np.arange(BINS + 1), logs)))
 
     def trust(self, novelty: NDArray[np.float64]) -> NDArray[np.float64]:
         """1 for rows that are no outliers, falling to 0 with the novelty: `FAR` times the largest ordinary one over the row's."""
@@ -170,8 +193,8 @@ class Novelty:
     def ordinary(self) -> float:
         """The largest ordinary novelty."""
         share = self.histogram.cumsum(0) / self.histogram.sum().clamp_min(1)
-        last = int((share < ORDINARY).sum())
-        return float(max(2.0 ** ((min(last, BINS - 1) - 31) / 4), 1.0))
+        last = min(int((share < ORDINARY).sum()), BINS - 1)
+        return float(max(2.0 ** ((4 * last // FINE - 31) / 4), 1.0))  # the next quarter of a factor of two
 
     def state_dict(self) -> State:
         """All sums."""
@@ -188,4 +211,9 @@ class Novelty:
 
 
 def _bins(novelty: Tensor) -> Tensor:
-    return (32 + 4 * novelty.clamp_min(2.0**-8).log2()).floor().long().clamp(0, BINS - 1)
+    return _places(novelty).floor().long().clamp(0, BINS - 1)
+
+
+def _places(novelty: Tensor) -> Tensor:
+    """Where on the scale of the bins a novelty lies."""
+    return FINE * (8 + novelty.clamp_min(2.0**-8).log2())

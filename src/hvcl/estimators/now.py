@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hvcl.core.state import State
-from hvcl.estimators.concepts import ConceptFilter
+from hvcl.estimators.concepts import BLOCK, ConceptFilter
+from hvcl.estimators.groups import Key
+from hvcl.estimators.history import OPEN
+from hvcl.estimators.ledger import Found, Ledger
 from hvcl.estimators.models import ClassReading, LinearReading, Model, in_blocks
 from hvcl.estimators.plain import PlainMap
 from hvcl.estimators.scales import Scales
+from hvcl.estimators.shares import Shares
 
 RENEWED = 2.0
 """The model of everything is read anew when its rows have grown by this factor."""
@@ -41,20 +47,35 @@ class Tracker:
         model: of everything; a model of sums.
         seed: of the features.
         classes: whether targets are units of classes.
-        private: sums of less than a block of rows are not saved; those rows are left out of the filter then.
+        private: fingerprints are not saved, nor sums of less than a block of rows, which are left out of the filter then.
+        fingerprints: rows whose fingerprints are kept, the newest ones (`hvcl.estimators.ledger`).
     """
 
-    def __init__(self, scales: Scales, model: Model, seed: int, classes: bool, private: bool = False) -> None:
+    def __init__(
+        self, scales: Scales, model: Model, seed: int, classes: bool, private: bool = False, fingerprints: int = 0
+    ) -> None:
         self.model, self.classes, self.private = model, classes, private
         self.map = PlainMap(scales, seed, model.width)
         self.filter = ConceptFilter(self.map.features, model.outputs, classes, self.map.linear)
+        self.ledger = Ledger(fingerprints)
+        self.shares = Shares(self.map.features, model.outputs, [pool.used for pool in self.filter.pools])
         self._reading: ClassReading | LinearReading | None = None
         self._read_at = 0.0
+        self._fixed = False  # a snapshot
 
     # -- learning ---------------------------------------------------------------------------------------------------------
 
     def learn(
-        self, x: Tensor, own: Tensor, targets: Tensor, ordered: bool, weights: Tensor | None = None, *, weighed: bool = False
+        self,
+        x: Tensor,
+        own: Tensor,
+        targets: Tensor,
+        ordered: bool,
+        weights: Tensor | None = None,
+        *,
+        weighed: bool = False,
+        marks: NDArray[np.int64] | None = None,
+        group: Key | None = None,
     ) -> list[DriftEvent]:
         """Learn rows before the model does; returns the changes that they showed.
 
@@ -65,17 +86,41 @@ class Tracker:
             ordered: whether they came in this order; else all hold now.
             weights: how many rows each one counts as.
             weighed: the filter's models are weighed by these rows already (`ConceptFilter.weigh`).
+            marks: their fingerprints ``[n]``; None: they cannot be found again.
+            group: that they came in.
         """
-        self.filter.grow(self.model.outputs)
-        phi, wanted = self.map(x, own), targets.double()
-        if not ordered:
+        self._grow()
+        phi, wanted, waiting = self.map(x, own), targets.double(), self.filter.block_rows
+        if ordered:
+            changes = self.filter.learn(phi, wanted, None if weighed else self._everything(own), weights)
+            blocks = np.array([*self.filter.ended, OPEN])
+            stamps = blocks[(waiting + np.arange(len(phi))) // BLOCK]
+            for time in self.filter.ended[:1]:
+                self.ledger.end(time)
+                self.shares.end(time)
+        else:
+            changes = []
             self.filter.begin(phi, wanted, weights)
-            return []
-        changes = self.filter.learn(phi, wanted, None if weighed else self._everything(own), weights)
+            stamps = np.full(len(phi), -float(len(self.filter.history.begun)))
+        times = None if weights is None else weights.double().numpy()
+        if marks is None:
+            self.ledger.lost = OPEN
+        else:
+            self.ledger.add(marks, stamps, times, group, self.filter.history)
+        if group is not None:
+            counts, history, pending = np.ones(len(phi)) if times is None else times, self.filter.history, self.filter.pending
+            final = pending[0].after if pending else history.time
+            self.shares.add(group, _scaled(phi, wanted, counts), stamps, counts, history, final)
         return [DriftEvent(change.row, change.expert, change.known, self.map.columns(change.moved)) for change in changes]
+
+    def _grow(self) -> None:
+        self.filter.grow(self.model.outputs)
+        self.shares.grow(self.model.outputs)
 
     def reading(self) -> ClassReading | LinearReading | None:
         """The model of everything, at most half of whose rows have come since it was read; None: it has none."""
+        if self._fixed:
+            return self._reading
         count = self.model.count
         if self._reading is None or count >= max(self._read_at + 32, RENEWED * self._read_at) or count < self._read_at:
             self._reading, self._read_at = self.model.reading(), count
@@ -93,18 +138,84 @@ class Tracker:
     def _everything(self, own: Tensor) -> NDArray[np.float64]:
         return self.everything(self.reading(), own.numpy())
 
-    def restart(self) -> None:
-        """Forget everything: rows of the model were taken out, and only its own sums can do that exactly."""
-        self.filter.restart()
+    # -- forgetting -------------------------------------------------------------------------------------------------------
+
+    def forget(self, x: Tensor, own: Tensor, targets: Tensor, found: Found, group: Key | None, left: float) -> None:
+        """Unlearn rows, which the model has unlearned.
+
+        Args:
+            x: encoded rows.
+            own: their features in the model's map.
+            targets: as the columns of the regression ``[n, C]``.
+            found: when they were learned.
+            group: that they came in.
+            left: share of its rows that the model still has.
+        """
+        self._grow()
+        phi, wanted = self.map(x, own), targets.double()
+        known = torch.from_numpy(found.rows)
+        rows = _scaled(phi[known], wanted[known], found.counts)
+        self.filter.remove(*self._parts(rows), found.stamps, found.counts, left)
+        if group is not None:
+            self.shares.take(group, rows, found.stamps, found.counts, self.filter.history)
+        self.ledger.take(found)
+        lost = np.flatnonzero(found.unknown)
+        if len(lost):
+            unknown, until, some = found.unknown[lost], self.ledger.lost, torch.from_numpy(lost)
+            parts = self._parts(_scaled(phi[some], wanted[some], unknown))
+            # whose rows of a group they are is not known to the group's share either
+            if self.filter.renew(until, 1.0, *parts, unknown, alone=group is not None):
+                self.ledger.scatter()
+                self.shares.scatter()
+            elif until == OPEN:
+                self.ledger.scatter_open(self.filter.history.time)
+                self.shares.scatter_open()
         self._reading = None
+
+    def forget_group(self, group: Key, left: float) -> None:
+        """Unlearn a group, which the model has unlearned; it still has this share of its rows."""
+        self._grow()
+        rows, stamps, counts = self.shares.of(group)
+        self.filter.remove(*self._parts(rows), stamps, counts, left, *self.shares.folded(group, self.filter.history))
+        self.shares.groups.pop(group, None)
+        self.ledger.take_group(group)
+        self._reading = None
+
+    def _parts(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and targets, which stand side by side."""
+        return rows[:, : self.map.features], rows[:, self.map.features :]
+
+    def clear(self) -> None:
+        """As if there had been no row."""
+        self.filter.clear()
+        self.ledger.clear()
+        self.shares.scatter()
+        self._reading, self._read_at = None, 0.0
 
     def merge(self, other: Tracker, targets: list[int]) -> None:
         """Add what another site's tracker knows, whose targets have these numbers here; the model has learned its rows."""
-        self.filter.grow(self.model.outputs)
+        self._grow()
+        mine, theirs = self.filter.history, other.filter.history
+        time, calls, outputs = max(mine.time, theirs.time), len(mine.begun), self.filter.outputs
+        moved = (time - mine.time, time - theirs.time)
+        sites = (
+            self.shares.moved(moved[0], 0, mine, range(outputs), outputs),
+            other.shares.moved(moved[1], calls, theirs, targets, outputs),
+        )
         self.filter.merge(other.filter, targets)
+        self.ledger.merge(other.ledger, moved, calls, self.filter.history)
+        self.shares.merge(*sites)
         self._reading = None
 
     # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def snapshot(self, model: Model) -> Tracker:
+        """A tracker that answers as this one does now, and only that; `model` is a snapshot of the model, or has the same map."""
+        if not self.filter.alone:
+            self.reading()
+        made = copy.copy(self)
+        made.model, made.filter, made._fixed = model, self.filter.snapshot(), True
+        return made
 
     def answers(self, x: Tensor) -> NDArray[np.float64]:
         """Probabilities or standardised numbers as of now ``[n, C]``."""
@@ -129,10 +240,23 @@ class Tracker:
     # -- files ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self, file: bool = False) -> State:
-        """The filter, and the model of everything as it was read; `file`: for one, which holds no block of a private stream."""
+        """The filter, who learned what, and the model of everything as it was read.
+
+        `file`: for one, which holds no block of a private stream, and no fingerprints.
+        """
         reading = None if self._reading is None else self._reading.state_dict()
-        block = not (file and self.private)
-        return {"filter": self.filter.state_dict(block), "reading": reading, "read_at": self._read_at}
+        whole = not (file and self.private)
+        ledger = self.ledger
+        if not whole:
+            ledger = Ledger(0)
+            ledger.lost = self.filter.history.time
+        return {
+            "filter": self.filter.state_dict(whole),
+            "reading": reading,
+            "read_at": self._read_at,
+            "ledger": ledger.state_dict(),
+            "shares": self.shares.state_dict(whole),
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
@@ -140,3 +264,11 @@ class Tracker:
         saved = state["reading"]
         self._reading = None if saved is None else (ClassReading if self.classes else LinearReading).from_state(saved)
         self._read_at = float(state["read_at"])
+        self.ledger.load_state_dict(state["ledger"])
+        self.shares.outputs = self.filter.outputs
+        self.shares.load_state_dict(state["shares"])
+
+
+def _scaled(phi: Tensor, targets: Tensor, counts: NDArray[np.float64]) -> Tensor:
+    """Features and targets of rows side by side, times the root of what each row counts as."""
+    return torch.from_numpy(np.sqrt(counts)).unsqueeze(1) * torch.cat([phi, targets], 1)

@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy.linalg.lapack import dtrtri, strtri
 from torch import Tensor
 from torch.linalg import cholesky_ex, solve_triangular
 
@@ -330,6 +329,8 @@ def _trace_of_inverse(lower: Tensor) -> float:
     """tr U from the Cholesky factor of its inverse."""
     features = len(lower)
     if features <= EXACT_TRACE:
+        from scipy.linalg.lapack import dtrtri, strtri  # here, because importing it takes a seventh of a second
+
         # LAPACK's inverse of a triangle does a third of the work of a solution for every column of the identity
         inverse, _ = (dtrtri if lower.dtype == torch.float64 else strtri)(lower.numpy().T)
         return float(np.square(inverse, dtype=np.float64).sum())
