@@ -44,9 +44,9 @@ from hvcl.learners.registry import register
 class CCLFPConfig(ReplayConfig):
     """The memory, how features are propagated, and the contrastive losses."""
 
-    propagation: float = 0.3
+    propagation: float = 0.1
     """w, share of the features of old in those that the head learns from."""
-    attention: float = 3.0
+    attention: float = 1.0
     """eta: the larger, the more are only the nearest features of old propagated."""
     sharpness: float = 3.0
     """tau, what distances are multiplied with in the contrastive losses."""
