@@ -24,6 +24,9 @@ BENCHMARKS = ("split-mnist", "permuted-mnist", "split-cifar10", "split-cifar10-p
 PATCHES = BENCHMARKS[3:]
 METHODS = (
     "agem",
+    "bcl",
+    "ccl-fp",
+    "cldr",
     "derpp",
     "er",
     "ewc",
@@ -40,7 +43,9 @@ METHODS = (
     "ucl",
     "vcl",
 )
-NOT_ON_PATCHES = ("agem", "gem", "hal", "tlr", "ucb")
+AWAITED = ("bcl", "ccl-fp", "cldr")
+"""Methods whose trials are declared and not all run yet: what a search has not set is their own default."""
+NOT_ON_PATCHES = ("agem", "bcl", "ccl-fp", "cldr", "gem", "hal", "tlr", "ucb")
 TRIALS = {"split-mnist": 12, "permuted-mnist": 12, "split-cifar10": 6} | dict.fromkeys(PATCHES, 6)
 RATES = {"split-mnist": (2e-4, 6e-4, 2e-3), "permuted-mnist": (2e-4, 6e-4, 2e-3), "split-cifar10": (3e-4, 1e-3)} | dict.fromkeys(
     PATCHES, (1e-4, 1e-3)
@@ -68,6 +73,9 @@ AXES = {
     "agem": "replay_batch",
     "gem": "margin",
     "hal": "strength",
+    "bcl": "shift",
+    "ccl-fp": "sharpness",
+    "cldr": "selection",
 }
 VALUES = {
     "split-mnist": {
@@ -84,6 +92,9 @@ VALUES = {
         "agem": (32, 128, 256, 512),
         "gem": (0.25, 0.0, 0.5, 1.0),
         "hal": (0.03, 0.1, 0.3, 1.0),
+        "bcl": (0.1, 0.03, 0.01, 0.003),
+        "ccl-fp": (3.0, 1.0, 10.0, 30.0),
+        "cldr": (0.01, 1e-4, 1e-3, 0.1),
     },
     "permuted-mnist": {
         "ewc": (500.0, 5e3, 5.0, 50.0),
@@ -99,6 +110,9 @@ VALUES = {
         "agem": (256, 512, 64, 128),
         "gem": (0.5, 1.0, 0.0, 0.25),
         "hal": (0.1, 0.3, 0.03, 1.0),
+        "bcl": (0.1, 0.03, 0.01, 0.003),
+        "ccl-fp": (3.0, 1.0, 10.0, 30.0),
+        "cldr": (0.01, 1e-4, 1e-3, 0.1),
     },
     "split-cifar10": {
         "ewc": (1e3, 1e4, 1e5),
@@ -114,6 +128,9 @@ VALUES = {
         "tlr": (10.0, 100.0, 1000.0),
         "gem": (0.0, 0.5, 1.0),
         "hal": (0.03, 0.1, 0.3),
+        "bcl": (1e-3, 0.01, 0.03),
+        "ccl-fp": (1.0, 3.0, 10.0),
+        "cldr": (1e-3, 0.01, 0.05),
     },
 }
 for _patches in PATCHES:

@@ -103,6 +103,7 @@ class EpisodicLearner(GradientLearner):
 
     def end_task(self) -> None:
         """The next examples belong to another task."""
+        super().end_task()
         self.episodes.begin()
 
     @property

@@ -20,7 +20,6 @@ On a task-free stream there is never a copy: then it is naive training.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,20 +28,18 @@ from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
-from hvcl.core.state import tensor_like
 from hvcl.learners.base import State
-from hvcl.learners.gradient import GradientConfig, GradientLearner, Terms
+from hvcl.learners.gradient import Terms
 from hvcl.learners.registry import register
+from hvcl.learners.taught import TaughtConfig, TaughtLearner
 
 
 @dataclass(frozen=True)
-class LwFConfig(GradientConfig):
+class LwFConfig(TaughtConfig):
     """Learning without forgetting."""
 
     strength: float = 1.0
     """Weight of the distillation: too small forgets, too large cannot learn."""
-    temperature: float = 2.0
-    """What the outputs are divided by before they are compared."""
     balance: Literal["constant", "tasks"] = "constant"
     """Whether both terms keep their weights, or are weighted by the number of tasks that they stand for."""
 
@@ -50,32 +47,19 @@ class LwFConfig(GradientConfig):
         super().__post_init__()
         if not self.strength >= 0:
             raise InputError(f"strength must be at least 0, got {self.strength}")
-        if not self.temperature > 0:
-            raise InputError(f"temperature must be positive, got {self.temperature}")
         if self.balance not in ("constant", "tasks"):
             raise InputError(f"balance must be 'constant' or 'tasks', got {self.balance!r}")
 
 
 @register("lwf", LwFConfig)
-class LwF(GradientLearner):
+class LwF(TaughtLearner):
     """Learning without forgetting: keeps up the previous network's answers on the new inputs."""
 
     config: LwFConfig
 
     def __init__(self, problem: Problem, config: LwFConfig, seed: int) -> None:
         super().__init__(problem, config, seed)
-        self.teacher: nn.Module | None = None
-        self.seen = torch.zeros(problem.outputs, dtype=torch.bool)
-        """Labels that have occurred."""
-        self.old = self.seen.clone()
-        """Labels that had occurred when the teacher was made."""
         self.boundaries = 0
-
-    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
-        """One step; remembers which labels there are."""
-        terms = super().learn(x, y, task)
-        self.seen[y] = True
-        return terms
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """Cross-entropy and, once there is a teacher, the distillation."""
@@ -90,41 +74,16 @@ class LwF(GradientLearner):
         new, old = (share, 1 - share) if self.config.balance == "tasks" else (1.0, 1.0)
         return {"loss": new * cross_entropy + old * self.config.strength * distillation, "distillation": distillation}
 
-    def distillation(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of softened answers, summed over old heads, a mean over examples."""
-        total = outputs.new_zeros(())
-        for head in self.old_heads():
-            soft = (targets[:, head] / self.config.temperature).softmax(1)
-            total = total - (soft * (outputs[:, head] / self.config.temperature).log_softmax(1)).sum(1).mean()
-        return total
-
-    def old_heads(self) -> list[list[int]]:
-        """The groups of outputs that share a softmax and were learned before the last boundary."""
-        known = self.old.nonzero().flatten().tolist()
-        if self.problem.task_outputs is None:
-            return [known]
-        return [list(head) for head in self.problem.task_outputs if set(head) & set(known)]
-
     def end_task(self) -> None:
         """The network so far is the next task's teacher."""
-        self.teacher = self._frozen_copy()
-        self.old = self.seen.clone()
+        super().end_task()
         self.boundaries += 1
 
-    def _frozen_copy(self) -> nn.Module:
-        return copy.deepcopy(self.network).eval().requires_grad_(False)
-
     def state_dict(self) -> State:
-        """As any network's, and the teacher."""
-        teacher = None if self.teacher is None else dict(self.teacher.state_dict())
-        return super().state_dict() | {"teacher": teacher, "seen": self.seen, "old": self.old, "boundaries": self.boundaries}
+        """As with any teacher, and the number of boundaries."""
+        return super().state_dict() | {"boundaries": self.boundaries}
 
     def restore(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         super().restore(state)
-        self.seen, self.old = (tensor_like(state[name], self.seen, name) for name in ("seen", "old"))
         self.boundaries = int(state["boundaries"])
-        self.teacher = None
-        if state["teacher"] is not None:
-            self.teacher = self._frozen_copy()
-            self.teacher.load_state_dict(state["teacher"])
