@@ -13,5 +13,5 @@ def test_originals_and_two_rows_for_each_vae_the_same_every_time(tmp_path, monke
         script.main()
         pictures.append((tmp_path / name).read_bytes())
     width, height = struct.unpack(">II", pictures[0][16:24])
-    assert (width, height) == (16 * (8 + 2) - 2, 7 * 8 + 3 * script.GAP)
+    assert (width, height) == (16 * (8 + 2) - 2, (1 + 2 * len(script.VARIANTS)) * 8 + len(script.VARIANTS) * script.GAP)
     assert pictures[0] == pictures[1]
