@@ -282,7 +282,7 @@ def test_weighing_first_and_adding_later_is_learning():
         for first in range(0, len(phi), BLOCK):
             part = slice(first, first + BLOCK)
             for row in range(first, first + BLOCK):
-                answers = two._answers(phi[row : row + 1], nothing_known(phi[row : row + 1]))
+                answers = two.answers(phi[row : row + 1], nothing_known(phi[row : row + 1]))
                 two.weigh(answers, targets[row : row + 1].numpy())
             two.learn(phi[part], targets[part], None)
     assert one.rows == two.rows

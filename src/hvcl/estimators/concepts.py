@@ -31,10 +31,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dposv, sposv
 from torch import Tensor
 
 from hvcl.core.errors import RunError
@@ -87,6 +89,8 @@ STALE = 8
 
 _RATES = np.array(RATES)[:, None]
 
+_STAYS = 1 - _RATES
+
 FREEDOM = 5.0
 """Degrees of freedom of the Student t that scores predictions of numbers."""
 
@@ -126,28 +130,33 @@ class Regression:
 
     def add(self, second: Tensor, cross: Tensor, count: float) -> None:
         """Sums over a block of rows; a negative count takes them out."""
+        second, cross = second[: self.used, : self.used], cross[: self.used]
         if math.isfinite(self.half_life):
             left = 0.5 ** (count / self.half_life)
-            self.second.mul_(left)
-            self.cross.mul_(left)
+            # one pass over the sums, which are larger than a cache
+            torch.add(second, self.second, alpha=left, out=self.second)
+            torch.add(cross, self.cross, alpha=left, out=self.cross)
             self.count *= left
-        sign = 1.0 if count > 0 else -1.0
-        self.second.add_(second[: self.used, : self.used], alpha=sign)
-        self.cross.add_(cross[: self.used], alpha=sign)
+        else:
+            sign = 1.0 if count > 0 else -1.0
+            self.second.add_(second, alpha=sign)
+            self.cross.add_(cross, alpha=sign)
         self.count = max(self.count + count, 0.0)
         self.new += abs(count)
 
     def solve(self) -> None:
         """New weights, if enough rows are new."""
         if self.new and self.new * STALE >= self.count:
-            # the sums of few rows are far from singular beside the ridge: single precision will do, in half the time
-            single = self.half_life <= SINGLE and self.used > STALE
-            for dtype in (torch.float32, torch.float64) if single else (torch.float64,):
-                ridged = self.second.to(dtype, copy=True)
-                ridged.diagonal().add_(RIDGE)
-                factor, failed = torch.linalg.cholesky_ex(ridged)
-                if not int(failed):
-                    self.weights[: self.used] = torch.cholesky_solve(self.cross.to(dtype), factor)
+            # the sums of few rows are far from singular beside the ridge: single precision will do
+            single, places = self.half_life <= SINGLE and self.used > STALE, np.arange(self.used)
+            for dtype, solve in ((np.float32, sposv), (np.float64, dposv))[0 if single else 1 :]:
+                ridged: NDArray[Any] = self.second.numpy().astype(dtype)
+                cross: NDArray[Any] = self.cross.numpy().astype(dtype, order="F")
+                ridged[places, places] += RIDGE
+                # in place, and of one triangle: torch copies the matrix, transposed, and clears the other one
+                _, weights, failed = solve(ridged.T, cross, overwrite_a=True, overwrite_b=True)
+                if not failed:
+                    self.weights[: self.used] = torch.from_numpy(weights)
                     break
             self.new = 0.0
 
@@ -217,10 +226,12 @@ class ConceptFilter:
         self.measured = 0  # rows that it was measured on
         self.sharp = np.zeros((members, len(SHARPNESS)))  # log-likelihoods of the last labels with each power
         self.powers = np.ones(members)  # those with the largest, chosen anew after every block
+        self._laid: tuple[list[Tensor], list[int], NDArray[np.float64]] | None = None
 
     def _empty_block(self) -> None:
-        self.block_second = torch.zeros(self.features, self.features, dtype=torch.float64)
-        self.block_cross = torch.zeros(self.features, self.outputs, dtype=torch.float64)
+        # without memory of their own until there are rows, which replace them
+        self.block_second = torch.zeros((), dtype=torch.float64).expand(self.features, self.features)
+        self.block_cross = torch.zeros((), dtype=torch.float64).expand(self.features, self.outputs)
         self.block_rows, self.block_weight = 0, 0.0
         self.block_gain = np.zeros(self._members)
 
@@ -269,25 +280,46 @@ class ConceptFilter:
 
     # -- answers ----------------------------------------------------------------------------------------------------------
 
-    def _answers(self, phi: Tensor, everything: NDArray[np.float64]) -> NDArray[np.float64]:
+    def answers(self, phi: Tensor, everything: NDArray[np.float64]) -> NDArray[np.float64]:
         """Answers of all members ``[n, K, C]``; those of the model of everything are given ``[n, C]``."""
-        models = [*self.pools, *self.experts]
-        found = phi @ torch.cat([model.weights for model in models], 1)
-        return self.bounded(np.concatenate([everything[:, None], found.numpy().reshape(len(phi), len(models), self.outputs)], 1))
+        found = phi.numpy() @ self.coefficients()
+        return self.bounded(np.concatenate([everything[:, None], found.reshape(len(phi), -1, self.outputs)], 1))
+
+    def coefficients(self) -> NDArray[np.float64]:
+        """Weights of the pools and the experts side by side ``[D, (K - 1) C]``; nobody may change them."""
+        weights = [model.weights for model in [*self.pools, *self.experts]]
+        versions = [each._version for each in weights]
+        if (
+            self._laid is None
+            or self._laid[1] != versions
+            or any(a is not b for a, b in zip(self._laid[0], weights, strict=False))
+        ):
+            self._laid = weights, versions, torch.cat(weights, 1).numpy()
+        return self._laid[2]
 
     def bounded(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probabilities of which none is (nearly) zero, so that no label is impossible; numbers as they are."""
         if not self.classes:
             return answers
-        p = np.minimum(np.maximum(answers, min(0.02, 0.1 / self.outputs)), 1.0)
-        return np.asarray(p / p.sum(2, keepdims=True))
+        p = np.maximum(answers, self._least)
+        np.minimum(p, 1.0, out=p)
+        p /= np.add.reduce(p, 2, keepdims=True)
+        return p
 
-    def _sharpened(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
+    @property
+    def _least(self) -> float:
+        """Probability that no label has less than, before they are made to sum to one."""
+        return min(0.02, 0.1 / self.outputs)
+
+    def sharpened(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probabilities raised to the power that suits each member; numbers as they are."""
         if not self.classes:
             return answers
-        p = answers ** self.powers[:, None]
-        return self.bounded(p / p.sum(2, keepdims=True))
+        p = np.log(answers)
+        p *= self.powers[:, None]
+        np.exp(p, out=p)
+        p /= np.add.reduce(p, 2, keepdims=True)
+        return self.bounded(p)
 
     @property
     def alone(self) -> bool:
@@ -301,11 +333,11 @@ class ConceptFilter:
             phi: features of rows ``[n, D]``, float64.
             everything: answers of the model of everything ``[n, C]``.
         """
-        return everything if self.alone else self.mixed(self._answers(phi, everything))
+        return everything if self.alone else self.mixed(self.answers(phi, everything))
 
     def mixed(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
         """What follows from the members' answers ``[n, K, C]``: probabilities, or means ``[n, C]``."""
-        return np.asarray(np.einsum("k,nkc->nc", self.believed, self._sharpened(answers)))
+        return np.asarray(np.einsum("k,nkc->nc", self.believed, self.sharpened(answers)))
 
     def moments(
         self, phi: Tensor, everything: NDArray[np.float64], variance: NDArray[np.float64]
@@ -313,7 +345,7 @@ class ConceptFilter:
         """Mean and variance of numbers as of now ``[n, C]``, from those of the model of everything."""
         if self.alone:
             return everything, variance
-        answers = self._answers(phi, everything)
+        answers = self.answers(phi, everything)
         mean = np.einsum("k,nkc->nc", self.believed, answers)
         own = np.repeat(self.noise[None], len(phi), 0)
         own[:, 0] = np.maximum(variance, own[:, 0])
@@ -360,7 +392,7 @@ class ConceptFilter:
             rows = slice(first, min(first + self.left, len(phi)))
             times = None if weights is None else weights[rows].double()
             if everything is not None:
-                answers = self._answers(phi[rows], everything[rows])
+                answers = self.answers(phi[rows], everything[rows])
                 self.weigh(answers, targets[rows].numpy(), None if times is None else times.numpy())
             self._sum(phi[rows], targets[rows], times)
             first = rows.stop
@@ -375,33 +407,64 @@ class ConceptFilter:
         self, answers: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64] | None = None
     ) -> None:
         """Weigh the models by their answers ``[n, K, C]`` for rows whose targets ``[n, C]`` are known now."""
-        logs = self._log_likelihood(answers, targets)
-        sharp = logs
-        if self.classes:
-            sharp = np.log((self._sharpened(answers) * targets[:, None]).sum(2))
+        if not self.classes:
+            logs = self._log_likelihood(answers, targets)
+            if weights is not None:
+                logs = logs * weights[:, None]
+            self._believe(np.exp(np.maximum(logs - logs.max(1, keepdims=True), -50.0)))
+            self._count(logs)
+            self._measure_noise(answers, targets)
+            return
+        self.believe(self.sharpened(answers), targets, weights)
+        self.count(answers, targets, weights)
+
+    def believe(
+        self, sharpened: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+    ) -> None:
+        """Believe the models as their `sharpened` answers for labels that are known now suggest.
+
+        Together with `count`, which can wait until the block is complete, it is what `weigh` does for classes.
+        """
+        likely = (sharpened @ targets[:, :, None])[:, :, 0]
         if weights is not None:
-            logs, sharp = logs * weights[:, None], sharp * weights[:, None]
-        likely = np.exp(np.clip(sharp - sharp.max(1, keepdims=True), -50.0, 0.0))
-        rates, share = _RATES, _RATES / logs.shape[1]
-        w, v = self.weights, self.rates
+            logs = np.log(likely) * weights[:, None]
+            likely = np.exp(np.maximum(logs - logs.max(1, keepdims=True), -50.0))
+        self._believe(likely)
+
+    def _believe(self, likely: NDArray[np.float64]) -> None:
+        """The recursion of the weights, for likelihoods ``[n, K]`` up to a factor a row."""
+        self.rows += len(likely)
+        share, w, v = _RATES / likely.shape[1], self.weights, self.rates.tolist()
         for row in likely:
             w = w * row
-            total = w.sum(1)
-            v = v * total
-            v = (1 - SLOW) * (v / v.sum()) + SLOW / len(v)
-            w = (1 - rates) * (w / total[:, None]) + share
-        self.weights, self.rates = w, v
+            total = np.add.reduce(w, 1, keepdims=True)
+            w *= _STAYS / total
+            w += share
+            v = [each * mine for each, [mine] in zip(v, total.tolist(), strict=True)]
+            whole = sum(v)
+            v = [(1 - SLOW) * each / whole + SLOW / len(v) for each in v]
+        self.weights, self.rates = w, np.array(v)
+
+    def count(
+        self, answers: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+    ) -> None:
+        """Count the answers ``[n, K, C]`` for labels as evidence for a change, and for the powers that suit each member."""
+        logs = self._log_likelihood(answers, targets)
+        self._count(logs if weights is None else logs * weights[:, None])
+        self._weigh_powers(answers, targets, weights)
+
+    def _count(self, logs: NDArray[np.float64]) -> None:
+        """Evidence from log-likelihoods ``[n, K]``."""
         gains = logs - logs[:, [1 + len(self.pools) + self.current]]
         self.block_gain = self.block_gain + gains.sum(0)
         count = len(logs)
         fading = MEMORY ** np.arange(count - 1, -1, -1)
         self.evidence = self.evidence * MEMORY**count + fading @ gains
         self.spread = self.spread * MEMORY**count + fading @ gains**2
-        self.rows += count
-        if self.classes:
-            self._weigh_powers(answers, targets, weights)
-            return
-        # a running mean over the rows so far, then one that forgets half in 256 rows
+
+    def _measure_noise(self, answers: NDArray[np.float64], targets: NDArray[np.float64]) -> None:
+        """Mean squares of the errors: a running mean over the rows so far, then one that forgets half in 256 rows."""
+        count = len(answers)
         rate = np.maximum(1 - 0.5 ** (1 / 256), 1 / (self.measured + np.arange(count) + 2))
         after = np.append(np.cumprod((1 - rate)[::-1])[::-1], 1.0)
         squares = np.minimum((answers - targets[:, None]) ** 2, 25 * self.noise)
@@ -412,9 +475,9 @@ class ConceptFilter:
         self, answers: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64] | None
     ) -> None:
         """Count how well each member would have predicted the labels with each power."""
-        powers = answers[..., None] ** SHARPNESS
-        right = (powers * targets[:, None, :, None]).sum(2) / powers.sum(2)
-        logs = np.log(np.maximum(right, min(0.02, 0.1 / self.outputs)))
+        powers = np.exp(np.log(answers)[..., None] * SHARPNESS)
+        right = np.einsum("nkcp,nc->nkp", powers, targets) / powers.sum(2)
+        logs = np.log(np.maximum(right, self._least))
         fading = SHARP_MEMORY ** np.arange(len(logs) - 1, -1, -1)
         if weights is not None:
             fading = fading * weights
@@ -423,8 +486,11 @@ class ConceptFilter:
     def _sum(self, phi: Tensor, targets: Tensor, weights: Tensor | None) -> None:
         """Add rows to the sums of the block."""
         weighted = phi if weights is None else phi * weights[:, None]
-        self.block_second.addmm_(weighted.T, phi)
-        self.block_cross.addmm_(weighted.T, targets)
+        if self.block_rows:
+            self.block_second.addmm_(weighted.T, phi)
+            self.block_cross.addmm_(weighted.T, targets)
+        else:
+            self.block_second, self.block_cross = weighted.T @ phi, weighted.T @ targets
         self.block_rows += len(phi)
         self.block_weight += float(len(phi) if weights is None else weights.sum())
 

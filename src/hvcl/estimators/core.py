@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -91,7 +92,7 @@ class Core(Generic[AnyModel]):
             if self.tracker is None:
                 self.model.learn(x, wanted, times)
             else:
-                own = self.model.features(x)
+                own = self.tracker.features(x)
                 indicators = self.model.indicators(wanted)
                 self.events += self.tracker.learn(x, own, indicators, course.ordered, times, weighed=weighed)
                 self.model.learn_features(own, wanted, times)
@@ -103,10 +104,11 @@ class Core(Generic[AnyModel]):
             for mark in fingerprints(table, targets):
                 self.forgotten.pop(mark, None)
 
-    def _parts(self, count: int, course: Course) -> list[Tensor]:
+    def _parts(self, count: int, course: Course) -> Sequence[Tensor | slice]:
+        if course.epochs == 1:
+            return [slice(first, first + course.batch) for first in range(0, count, course.batch)]
         random = torch.Generator().manual_seed(course.seed)
-        shuffled = course.epochs > 1
-        orders = [torch.randperm(count, generator=random) if shuffled else torch.arange(count) for _ in range(course.epochs)]
+        orders = [torch.randperm(count, generator=random) for _ in range(course.epochs)]
         return [part for order in orders for part in order.split(course.batch)]
 
     def _units(self, targets: Tensor) -> Tensor:

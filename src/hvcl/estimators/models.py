@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,30 @@ class ClassReading:
 
     def __call__(self, own: NDArray[Any]) -> NDArray[np.float64]:
         """Probabilities ``[n, units]`` from features."""
-        p = np.zeros((len(own), self.outputs))
-        p[:, self.units] = self.head(own)
-        return p
+        return self.of_scores(own.astype(np.float64) @ self.weights + self.at_zero)
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """From features to scores ``[F, S]``."""
+        return self.head.weights
+
+    @property
+    def at_zero(self) -> NDArray[np.float64]:
+        """Scores ``[S]`` of features that are zero."""
+        return self.head.at_zero
+
+    def of_scores(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probabilities ``[n, units]`` from scores."""
+        p = self.head.of_scores(scores)
+        if self._in_order:
+            return p
+        by_unit = np.zeros((len(scores), self.outputs))
+        by_unit[:, self.units] = p
+        return by_unit
+
+    @cached_property
+    def _in_order(self) -> bool:
+        return self.units == list(range(self.outputs))
 
     def state_dict(self) -> State:
         """As plain values and tensors."""
@@ -73,7 +95,16 @@ class LinearReading:
 
     def __call__(self, own: NDArray[Any]) -> NDArray[np.float64]:
         """Means ``[n, C]`` from features."""
-        return np.asarray((own - self.near) @ self.weights + self.offset)
+        return self.of_scores(own.astype(np.float64) @ self.weights + self.at_zero)
+
+    @cached_property
+    def at_zero(self) -> NDArray[np.float64]:
+        """Means ``[C]`` for features that are zero."""
+        return np.asarray(self.offset - self.near @ self.weights)
+
+    def of_scores(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Means ``[n, C]``: the scores themselves."""
+        return scores
 
     def state_dict(self) -> State:
         """As tensors."""

@@ -16,6 +16,7 @@ import math
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dtrtri
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -62,7 +63,8 @@ class Novelty:
         self.total = torch.zeros(0, self.size, dtype=torch.float64)
         self.square = torch.zeros(self.size, self.size, dtype=torch.float64)
         self.histogram = torch.zeros(BINS, dtype=torch.float64)
-        self._white: tuple[Tensor, Tensor, Tensor, Tensor] | None = None  # of sums, which are replaced and never changed
+        # of sums, which are replaced and never changed
+        self._white: tuple[Tensor, Tensor, NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def reduce(self, x: Tensor) -> Tensor:
         """z ``[n, k]``, float64, of encoded rows."""
@@ -107,15 +109,17 @@ class Novelty:
         return self.reduce(x), torch.ones(len(x), dtype=torch.float64) if weights is None else weights
 
     def _sum(self, z: Tensor, classes: Tensor, times: Tensor) -> None:
-        weighed = times.unsqueeze(1) * z
-        self.count = self.count + torch.bincount(classes, weights=times, minlength=len(self.count))
-        self.total = self.total.index_add(0, classes, weighed)
-        self.square = self.square + weighed.T @ z
+        rows, weight = z.numpy(), times.numpy()
+        weighed = weight[:, None] * rows
+        counts = np.bincount(classes.numpy(), weight, minlength=len(self.count))
+        self.count = torch.from_numpy(self.count.numpy() + counts)
+        self.total = self.total.index_add(0, classes, torch.from_numpy(weighed))
+        self.square = torch.from_numpy(self.square.numpy() + weighed.T @ rows)
 
     def _count_novelties(self, z: Tensor, times: Tensor) -> None:
         if float(self.count.sum()) > 0:
-            more = torch.bincount(_bins(self._of(z)), weights=times, minlength=BINS)
-            self.histogram = (self.histogram + more).clamp_min(0)
+            more = np.bincount(_bins(self._of(z)), times.numpy(), minlength=BINS)
+            self.histogram = torch.from_numpy(np.maximum(self.histogram.numpy() + more, 0))
 
     def subtract(self, count: Tensor, total: Tensor, square: Tensor) -> None:
         """Take out the sums of some rows. How novel they were stays in the histogram, scaled to the rows that are left."""
@@ -132,35 +136,36 @@ class Novelty:
         self.total = self.total.index_add(0, columns, other.total)
         self.square, self.histogram = self.square + other.square, self.histogram + other.histogram
 
-    def _of(self, z: Tensor) -> Tensor:
+    def _of(self, z: Tensor) -> NDArray[np.float64]:
         whiten, means = self.whitened()
-        distance = torch.cdist(z @ whiten, means, compute_mode="donot_use_mm_for_euclid_dist")
-        return distance.amin(1).square() / self.size
+        white = torch.from_numpy(z.numpy() @ whiten)
+        distance = torch.cdist(white, torch.from_numpy(means), compute_mode="donot_use_mm_for_euclid_dist")
+        return np.asarray(np.square(distance.numpy().min(1)) / self.size)
 
-    def whitened(self) -> tuple[Tensor, Tensor]:
+    def whitened(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What whitens rows, and the whitened means of the classes; computed once for the sums as they are."""
         if self._white is None or self._white[0] is not self.square or self._white[1] is not self.count:
-            seen = self.count > 0
-            means = self.total[seen] / self.count[seen, None]
-            scatter = self.square - (means * self.count[seen, None]).T @ means
-            eye = torch.eye(self.size, dtype=torch.float64)
-            covariance = (scatter + PRIOR * eye) / (PRIOR + self.count.sum()) + FLOOR * eye
-            values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
-            whiten = vectors * values.clamp_min(FLOOR / 2).rsqrt()
+            count, total = self.count.numpy(), self.total.numpy()
+            seen = count > 0
+            count, total = count[seen, None], total[seen]
+            means = total / count
+            covariance = self.square.numpy() - total.T @ means
+            places = np.arange(self.size)
+            covariance[places, places] += PRIOR
+            covariance /= PRIOR + count.sum()
+            covariance[places, places] += FLOOR
+            whiten = _whitening(covariance)
             self._white = (self.square, self.count, whiten, means @ whiten)
         return self._white[2:]
 
     def __call__(self, x: Tensor) -> NDArray[np.float64]:
         """The novelty of encoded rows; zero before anything is learned."""
-        novelty = self._of(self.reduce(x)) if float(self.count.sum()) > 0 else torch.zeros(len(x), dtype=torch.float64)
-        values: NDArray[np.float64] = novelty.numpy()
-        return values
+        return self._of(self.reduce(x)) if float(self.count.sum()) > 0 else np.zeros(len(x))
 
     def share_beyond(self, novelty: NDArray[np.float64]) -> NDArray[np.float64]:
         """Share of the learned rows that were at least as novel, with the row itself counted among them."""
         above = self.histogram.flip(0).cumsum(0).flip(0)
-        found = above[_bins(torch.from_numpy(novelty))]
-        return np.asarray((1 + found) / (1 + self.histogram.sum()))
+        return np.asarray((1 + above.numpy()[_bins(novelty)]) / (1 + float(self.histogram.sum())))
 
     def trust(self, novelty: NDArray[np.float64]) -> NDArray[np.float64]:
         """1 for rows that are no outliers, falling to 0 with the novelty: `FAR` times the largest ordinary one over the row's."""
@@ -169,8 +174,8 @@ class Novelty:
     @property
     def ordinary(self) -> float:
         """The largest ordinary novelty."""
-        share = self.histogram.cumsum(0) / self.histogram.sum().clamp_min(1)
-        last = int((share < ORDINARY).sum())
+        above = self.histogram.numpy().cumsum()
+        last = int((above < ORDINARY * max(above[-1], 1.0)).sum())
         return float(max(2.0 ** ((min(last, BINS - 1) - 31) / 4), 1.0))
 
     def state_dict(self) -> State:
@@ -187,5 +192,15 @@ class Novelty:
             setattr(self, name, state[name].clone())
 
 
-def _bins(novelty: Tensor) -> Tensor:
-    return (32 + 4 * novelty.clamp_min(2.0**-8).log2()).floor().long().clamp(0, BINS - 1)
+def _whitening(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """W with W W^T the inverse of a covariance, which has a floor up to rounding."""
+    lower, failed = dpotrf(covariance, lower=True)
+    if not failed:
+        return np.asarray(dtrtri(lower, lower=True)[0].T)
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    return np.asarray(vectors / np.sqrt(np.maximum(values, FLOOR / 2)))
+
+
+def _bins(novelty: NDArray[np.float64]) -> NDArray[np.int64]:
+    places = np.floor(32 + 4 * np.log2(np.maximum(novelty, 2.0**-8)))
+    return np.asarray(np.minimum(np.maximum(places, 0), BINS - 1).astype(np.int64))

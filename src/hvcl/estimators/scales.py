@@ -178,18 +178,19 @@ class Scales:
             return x, x.flatten(1).abs().double().numpy()
         with np.errstate(over="ignore"):
             z = (table.numbers - self.centre.numpy()) / self.spread.numpy()
-        missing = np.isnan(z)
-        z[missing] = 0
-        sizes = np.abs(z)
-        if self.indicators != missing.shape[1]:
-            missing = missing.mean(1, keepdims=True)
-        parts = [np.clip(z, -CLIP, CLIP), missing]
+        (rows, numbers), indicators = z.shape, self.indicators
+        missing, encoded = np.isnan(z), np.zeros((rows, numbers + indicators + self.slots), dtype=np.float32)
+        if missing.any():
+            z[missing] = 0
+            encoded[:, numbers : numbers + indicators] = missing if indicators == numbers else missing.mean(1, keepdims=True)
+        encoded[:, :numbers] = np.minimum(np.maximum(z, -CLIP), CLIP)
+        every, width = np.arange(rows), self.max_categories + 2
+        first = numbers + indicators
         for known, column in zip(self.categories, table.categories, strict=True):
-            place = {category: slot for slot, category in enumerate(known)} | {MISSING: self.max_categories + 1}
-            slots = np.zeros((len(column), self.max_categories + 2))
-            slots[np.arange(len(column)), [place.get(category, self.max_categories) for category in column]] = 1
-            parts.append(slots)
-        return torch.from_numpy(np.concatenate(parts, 1).astype(np.float32)), sizes
+            place = {category: slot for slot, category in enumerate(known)} | {MISSING: width - 1}
+            encoded[every, [first + place.get(category, width - 2) for category in column]] = 1
+            first += width
+        return torch.from_numpy(encoded), np.abs(z, out=z)
 
     # -- agreement and files ----------------------------------------------------------------------------------------------
 
@@ -275,9 +276,12 @@ class Drift:
         """Count rows, before they are learned, by their standardised numbers without sign ``[n, columns]``."""
         if self.warned or not sizes.shape[1]:
             return
-        rows, outside = self.rows + len(sizes), self.outside + torch.from_numpy((sizes > FAR).sum(0))
-        worst = int(outside.argmax())
-        if int(outside[worst]) >= max(SOME, MANY * rows):
+        far, rows, outside = sizes > FAR, self.rows + len(sizes), self.outside
+        anew = bool(far.any())
+        if anew:
+            outside = outside + torch.from_numpy(far.sum(0))
+        worst = int(outside.argmax()) if anew else 0
+        if anew and int(outside[worst]) >= max(SOME, MANY * rows):
             warnings.warn(
                 f"in {int(outside[worst])} of {rows} rows column {names[worst] if names else worst} lies more than {FAR:.0f} "
                 f"spreads from its median in the first rows (just now up to {float(sizes[:, worst].max()):.3g}; from {CLIP:.0f} "
