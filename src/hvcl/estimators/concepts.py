@@ -41,6 +41,8 @@ from torch import Tensor
 
 from hvcl.core.errors import RunError
 from hvcl.core.state import State
+from hvcl.ops import load
+from hvcl.ops.rows import believe, members, sharpened
 
 HALF_LIVES = (4096, 1024, 256, 64)
 """Rows after which the pools' sums have lost half their weight."""
@@ -87,7 +89,9 @@ MOST = 8
 STALE = 8
 """Regressions are solved anew when an eighth of their rows is new."""
 
-_RATES = np.array(RATES)[:, None]
+RATE = np.array(RATES)
+
+_RATES = RATE[:, None]
 
 _STAYS = 1 - _RATES
 
@@ -282,6 +286,9 @@ class ConceptFilter:
 
     def answers(self, phi: Tensor, everything: NDArray[np.float64]) -> NDArray[np.float64]:
         """Answers of all members ``[n, K, C]``; those of the model of everything are given ``[n, C]``."""
+        library = load()
+        if library is not None:
+            return members(library, phi.numpy(), self.coefficients(), everything, self.least)
         found = phi.numpy() @ self.coefficients()
         return self.bounded(np.concatenate([everything[:, None], found.reshape(len(phi), -1, self.outputs)], 1))
 
@@ -299,22 +306,25 @@ class ConceptFilter:
 
     def bounded(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probabilities of which none is (nearly) zero, so that no label is impossible; numbers as they are."""
-        if not self.classes:
+        if self.least is None:
             return answers
-        p = np.maximum(answers, self._least)
+        p = np.maximum(answers, self.least)
         np.minimum(p, 1.0, out=p)
         p /= np.add.reduce(p, 2, keepdims=True)
         return p
 
     @property
-    def _least(self) -> float:
-        """Probability that no label has less than, before they are made to sum to one."""
-        return min(0.02, 0.1 / self.outputs)
+    def least(self) -> float | None:
+        """Probability that no label has less than, before they are made to sum to one; of numbers none."""
+        return min(0.02, 0.1 / self.outputs) if self.classes else None
 
     def sharpened(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probabilities raised to the power that suits each member; numbers as they are."""
-        if not self.classes:
+        if self.least is None:
             return answers
+        library = load()
+        if library is not None:
+            return sharpened(library, answers, self.powers, self.least)
         p = np.log(answers)
         p *= self.powers[:, None]
         np.exp(p, out=p)
@@ -337,7 +347,7 @@ class ConceptFilter:
 
     def mixed(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
         """What follows from the members' answers ``[n, K, C]``: probabilities, or means ``[n, C]``."""
-        return np.asarray(np.einsum("k,nkc->nc", self.believed, self.sharpened(answers)))
+        return np.asarray(self.believed @ self.sharpened(answers))
 
     def moments(
         self, phi: Tensor, everything: NDArray[np.float64], variance: NDArray[np.float64]
@@ -434,6 +444,11 @@ class ConceptFilter:
     def _believe(self, likely: NDArray[np.float64]) -> None:
         """The recursion of the weights, for likelihoods ``[n, K]`` up to a factor a row."""
         self.rows += len(likely)
+        library = load()
+        if library is not None:
+            self.weights, self.rates = self.weights.copy(), self.rates.copy()
+            believe(library, likely, RATE, SLOW, self.weights, self.rates)
+            return
         share, w, v = _RATES / likely.shape[1], self.weights, self.rates.tolist()
         for row in likely:
             w = w * row
@@ -477,7 +492,7 @@ class ConceptFilter:
         """Count how well each member would have predicted the labels with each power."""
         powers = np.exp(np.log(answers)[..., None] * SHARPNESS)
         right = np.einsum("nkcp,nc->nkp", powers, targets) / powers.sum(2)
-        logs = np.log(np.maximum(right, self._least))
+        logs = np.log(np.maximum(right, self.least or 0.0))
         fading = SHARP_MEMORY ** np.arange(len(logs) - 1, -1, -1)
         if weights is not None:
             fading = fading * weights

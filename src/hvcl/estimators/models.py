@@ -24,8 +24,9 @@ from hvcl.estimators.scales import Scales, ScaleWarning
 from hvcl.features import FeatureChoice, FeatureMap
 from hvcl.learners import Exact, ExactConfig, Learner, create, merge, method
 from hvcl.learners.conjugate import SharedExperts
+from hvcl.ops.rows import Scores
 from hvcl.posteriors import MatrixNormal
-from hvcl.posteriors.classes import ArrayReading
+from hvcl.posteriors.classes import FREEDOM, ArrayReading
 
 FAR_TARGET = 100.0
 """Spreads from the first rows' median at which targets are clipped."""
@@ -47,30 +48,14 @@ class ClassReading:
 
     def __call__(self, own: NDArray[Any]) -> NDArray[np.float64]:
         """Probabilities ``[n, units]`` from features."""
-        return self.of_scores(own.astype(np.float64) @ self.weights + self.at_zero)
+        p = np.zeros((len(own), self.outputs))
+        p[:, self.units] = self.head(own)
+        return p
 
-    @property
-    def weights(self) -> NDArray[np.float64]:
-        """From features to scores ``[F, S]``."""
-        return self.head.weights
-
-    @property
-    def at_zero(self) -> NDArray[np.float64]:
-        """Scores ``[S]`` of features that are zero."""
-        return self.head.at_zero
-
-    def of_scores(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Probabilities ``[n, units]`` from scores."""
-        p = self.head.of_scores(scores)
-        if self._in_order:
-            return p
-        by_unit = np.zeros((len(scores), self.outputs))
-        by_unit[:, self.units] = p
-        return by_unit
-
-    @cached_property
-    def _in_order(self) -> bool:
-        return self.units == list(range(self.outputs))
+    def scores(self) -> Scores:
+        """The same for compiled code."""
+        head = self.head
+        return Scores(head.weights, head.at_zero, head.means, head.prior, tuple(self.units), head.power, FREEDOM)
 
     def state_dict(self) -> State:
         """As plain values and tensors."""
@@ -95,16 +80,16 @@ class LinearReading:
 
     def __call__(self, own: NDArray[Any]) -> NDArray[np.float64]:
         """Means ``[n, C]`` from features."""
-        return self.of_scores(own.astype(np.float64) @ self.weights + self.at_zero)
+        return np.asarray(own.astype(np.float64) @ self.weights + self.at_zero)
 
     @cached_property
     def at_zero(self) -> NDArray[np.float64]:
         """Means ``[C]`` for features that are zero."""
         return np.asarray(self.offset - self.near @ self.weights)
 
-    def of_scores(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Means ``[n, C]``: the scores themselves."""
-        return scores
+    def scores(self) -> Scores:
+        """The same for compiled code."""
+        return Scores(self.weights, self.at_zero)
 
     def state_dict(self) -> State:
         """As tensors."""
@@ -343,7 +328,9 @@ class ClassModel(Model):
 
     def indicators(self, targets: Tensor) -> Tensor:
         """Indicators of the units."""
-        return torch.nn.functional.one_hot(targets, self.outputs).double()
+        indicators = np.zeros((len(targets), self.outputs))
+        indicators[np.arange(len(targets)), targets.numpy()] = 1
+        return torch.from_numpy(indicators)
 
     def subtract(self, part: GroupSums) -> None:
         """From the head, whose columns are the units in the order they were learned."""

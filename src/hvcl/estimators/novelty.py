@@ -39,6 +39,9 @@ BINS = 96
 ORDINARY = 0.99
 """Share of the learned rows that counts as ordinary."""
 
+FEW = 2**16
+"""Differences of rows and classes up to which they are computed all at once."""
+
 FAR = 4.0
 """Rows are outliers from so many times the largest ordinary novelty on: twice as far from the centre."""
 
@@ -80,7 +83,7 @@ class Novelty:
     def add(self, x: Tensor, classes: Tensor, weights: Tensor | None = None) -> None:
         """Learn from encoded rows of classes ``[n]`` that count as often as weights ``[n]``, float64, say; None: once each."""
         z, times = self._weighed(x, weights)
-        self.grow(int(classes.max()) + 1)
+        self.grow(int(classes.numpy().max()) + 1)
         self._sum(z, classes, times)
         self._count_novelties(z, times)
 
@@ -138,9 +141,14 @@ class Novelty:
 
     def _of(self, z: Tensor) -> NDArray[np.float64]:
         whiten, means = self.whitened()
-        white = torch.from_numpy(z.numpy() @ whiten)
-        distance = torch.cdist(white, torch.from_numpy(means), compute_mode="donot_use_mm_for_euclid_dist")
-        return np.asarray(np.square(distance.numpy().min(1)) / self.size)
+        white = z.numpy() @ whiten
+        if white.size * len(means) <= FEW:
+            away = white[:, None] - means
+            return np.asarray(np.add.reduce(np.square(away, out=away), 2).min(1) / self.size)
+        distance = torch.cdist(
+            torch.from_numpy(white), torch.from_numpy(means), compute_mode="donot_use_mm_for_euclid_dist"
+        ).numpy()
+        return np.asarray(np.square(distance.min(1)) / self.size)
 
     def whitened(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What whitens rows, and the whitened means of the classes; computed once for the sums as they are."""
@@ -158,6 +166,13 @@ class Novelty:
             self._white = (self.square, self.count, whiten, means @ whiten)
         return self._white[2:]
 
+    def of_inputs(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """`whitened` for encoded rows as they are ``[inputs, k]``, ``[classes, k]``."""
+        whiten, means = self.whitened()
+        if self.projection is not None:
+            whiten = self.projection.numpy().astype(np.float64) @ whiten
+        return np.ascontiguousarray(whiten), np.ascontiguousarray(means)
+
     def __call__(self, x: Tensor) -> NDArray[np.float64]:
         """The novelty of encoded rows; zero before anything is learned."""
         return self._of(self.reduce(x)) if float(self.count.sum()) > 0 else np.zeros(len(x))
@@ -169,7 +184,12 @@ class Novelty:
 
     def trust(self, novelty: NDArray[np.float64]) -> NDArray[np.float64]:
         """1 for rows that are no outliers, falling to 0 with the novelty: `FAR` times the largest ordinary one over the row's."""
-        return np.asarray(np.minimum(1.0, FAR * self.ordinary / np.maximum(novelty, 1e-12)))
+        return np.asarray(np.minimum(1.0, self.far / np.maximum(novelty, 1e-12)))
+
+    @property
+    def far(self) -> float:
+        """The novelty from which on rows are outliers."""
+        return FAR * self.ordinary
 
     @property
     def ordinary(self) -> float:

@@ -13,14 +13,17 @@ from torch import Tensor
 from hvcl.core.state import State
 from hvcl.estimators.concepts import ConceptFilter
 from hvcl.estimators.models import BLOCK, ClassReading, LinearReading, Model, in_blocks
-from hvcl.estimators.plain import PlainMap
+from hvcl.estimators.plain import COSINES, MORE_CONDITIONS, RULES, PlainMap
 from hvcl.estimators.scales import Scales
+from hvcl.features import RandomFeatures
+from hvcl.ops import load
+from hvcl.ops.rows import Maps, Rows
 
 RENEWED = 2.0
 """The model of everything is read anew when its rows have grown by this factor."""
 
 FEW = 256
-"""Up to so many rows their features are computed in blocks, in which they are the same as when the rows are asked about."""
+"""Up to so many rows their features are computed as when the rows are asked about."""
 
 
 @dataclass(frozen=True)
@@ -71,26 +74,35 @@ class Tracker:
         self._reading: ClassReading | LinearReading | None = None
         self._read_at = 0.0
         self._asked: Asked | None = None
+        self._rows = _compiled(model, self.map)
+        self._on: tuple[Any, int, Rows] | None = None
+        self._beside: tuple[Any, Rows] | None = None
 
     # -- learning ---------------------------------------------------------------------------------------------------------
 
     def features(self, x: Tensor) -> Tensor:
         """Features of encoded rows in the model's map, as `learn` takes them; computed once if they were asked about last."""
         asked = self._asked
-        if asked is not None and asked.x.shape == x.shape and torch.equal(asked.x, x):
-            return asked.own
-        self._asked = None
-        if self.map.pictures or len(x) > FEW:
-            return self.model.features(x)
-        return torch.cat([self.model.features(block) for block in in_blocks(x)])[: len(x)]
+        if asked is None or asked.x.shape != x.shape or not torch.equal(asked.x, x):
+            self.know(x, *self._both(x))
+        assert self._asked is not None
+        return self._asked.own
 
-    def _phi(self, x: Tensor, own: Tensor) -> Tensor:
-        """Features in the filter's map of rows whose `features` are given."""
-        if self._asked is not None and self._asked.own is own:
-            return self._asked.phi
+    def _both(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of encoded rows in the model's map and in the filter's.
+
+        Of few rows they are the same, to the last bit, as when they are asked about; many are one product of matrices.
+        """
         if self.map.pictures or len(x) > FEW:
-            return self.map(x, own)
-        return torch.cat([self.map(block, own) for block in in_blocks(x)])[: len(x)]
+            own = self.model.features(x)
+            return own, self.map(x, own)
+        if self._rows is not None:
+            owns, phis = self._rows.features(x.numpy())
+            return torch.from_numpy(owns), torch.from_numpy(phis)
+        blocks = in_blocks(x)
+        found = [self.model.features(block) for block in blocks]
+        phi = torch.cat([self.map(block, own) for block, own in zip(blocks, found, strict=True)])
+        return torch.cat(found)[: len(x)], phi[: len(x)]
 
     def know(self, x: Tensor, own: Tensor, phi: Tensor) -> None:
         """Features of rows that are learned next, in the model's map and in the filter's."""
@@ -110,12 +122,12 @@ class Tracker:
             weighed: the filter's models are weighed by these rows already (`ConceptFilter.weigh`).
         """
         self.filter.grow(self.model.outputs)
-        phi, wanted = self._phi(x, own), targets.double()
+        asked, self._asked = self._asked, None
+        phi = asked.phi if asked is not None and asked.own is own else self.map(x, own)
+        wanted, everything = targets.double(), None
         if not ordered:
             self.filter.begin(phi, wanted, weights)
             return []
-        asked, self._asked = self._asked, None
-        everything = None
         if asked is not None and not weighed and self._still_holds(asked):
             self.filter.weigh(asked.answers, wanted.numpy(), None if weights is None else weights.double().numpy())
         elif not weighed:
@@ -124,9 +136,11 @@ class Tracker:
         return [DriftEvent(change.row, change.expert, change.known, self.map.columns(change.moved)) for change in changes]
 
     def _still_holds(self, asked: Asked) -> bool:
-        """Whether rows are one block of the filter, and their answers are what they would be now."""
-        whole = len(asked.answers) == BLOCK == self.filter.left and asked.answers.shape[2] == self.filter.outputs
-        return whole and asked.made[0] is self.reading() and asked.made[1] is self.filter.coefficients()
+        """Whether rows fit into the filter's block, and their answers are, to the last bit, what they would be now."""
+        count = len(asked.answers)
+        alike = 0 < count <= self.filter.left and (count == BLOCK or self._rows is not None)
+        alike = alike and asked.answers.shape[2] == self.filter.outputs
+        return alike and asked.made[0] is self.reading() and asked.made[1] is self.filter.coefficients()
 
     def reading(self) -> ClassReading | LinearReading | None:
         """The model of everything, at most half of whose rows have come since it was read; None: it has none."""
@@ -137,19 +151,28 @@ class Tracker:
 
     def everything(self, reading: ClassReading | LinearReading | None, own: NDArray[Any]) -> NDArray[np.float64]:
         """What a reading says of the features of rows in the model's map ``[n, C]``; None: nothing is known."""
-        return self.nothing_known(len(own)) if reading is None else self.padded(reading(own))
-
-    def nothing_known(self, rows: int) -> NDArray[np.float64]:
-        """What is said of rows before the first one is learned ``[n, C]``."""
-        return np.full((rows, self.filter.outputs), 1 / self.filter.outputs if self.classes else 0.0)
-
-    def padded(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """With outputs that have come since, of which nothing is known."""
-        missing = self.filter.outputs - answers.shape[1]
+        outputs = self.filter.outputs
+        if reading is None:
+            return np.full((len(own), outputs), 1 / outputs if self.classes else 0.0)
+        answers = reading(own)
+        missing = outputs - answers.shape[1]
         return np.pad(answers, ((0, 0), (0, missing))) if missing else answers
 
     def _everything(self, own: Tensor) -> NDArray[np.float64]:
-        return self.everything(self.reading(), own.numpy())
+        rows = self.compiled()
+        return self.everything(self.reading(), own.numpy()) if rows is None else rows.read(own.numpy())
+
+    def compiled(self) -> Rows | None:
+        """The compiled call for rows, with the models as they are now; None where there is none."""
+        if self._rows is None:
+            return None
+        reading, outputs, coefficients = self.reading(), self.filter.outputs, self.filter.coefficients()
+        if self._on is None or self._on[0] is not reading or self._on[1] != outputs:
+            scores = None if reading is None else reading.scores()
+            self._on, self._beside = (reading, outputs, self._rows.on(scores, outputs, self.filter.least)), None
+        if self._beside is None or self._beside[0] is not coefficients:
+            self._beside = coefficients, self._on[2].beside(coefficients)
+        return self._beside[1]
 
     def restart(self) -> None:
         """Forget everything: rows of the model were taken out, and only its own sums can do that exactly."""
@@ -166,17 +189,20 @@ class Tracker:
 
     def answers(self, x: Tensor) -> NDArray[np.float64]:
         """Probabilities or standardised numbers as of now ``[n, C]``."""
-        found = []
-        for block in in_blocks(x):
-            own = self.model.features(block)
-            phi, everything = self.map(block, own), self._everything(own)
-            answers = self.filter.answers(phi, everything)
-            found.append((own, phi, answers, everything if self.filter.alone else self.filter.mixed(answers)))
-        owns, phis, members, mixtures = zip(*found, strict=True)
-        count = len(x)
+        found, count, compiled = [], len(x), self.compiled()
+        for block in in_blocks(x) if compiled is None else x.split(FEW):
+            if compiled is not None:
+                own, phi, everything, members = compiled.answers(block.numpy())
+                features = torch.from_numpy(own), torch.from_numpy(phi)
+            else:
+                features = self._both(block)
+                everything = self._everything(features[0])
+                members = self.filter.answers(features[1], everything)
+            found.append((*features, members, everything if self.filter.alone else self.filter.mixed(members)))
+        owns, phis, answers, mixtures = zip(*found, strict=True)
         if not (self.private or self.map.pictures) and count <= FEW:
             made = self._reading, self.filter.coefficients()
-            self._asked = Asked(x, torch.cat(owns)[:count], torch.cat(phis)[:count], np.concatenate(members)[:count], made)
+            self._asked = Asked(x, torch.cat(owns)[:count], torch.cat(phis)[:count], np.concatenate(answers)[:count], made)
         return np.concatenate(mixtures)[:count]
 
     def moments(self, x: Tensor, variance: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -205,3 +231,13 @@ class Tracker:
         saved = state["reading"]
         self._reading = None if saved is None else (ClassReading if self.classes else LinearReading).from_state(saved)
         self._read_at = float(state["read_at"])
+
+
+def _compiled(model: Model, plain: PlainMap) -> Rows | None:
+    """The compiled call for the maps of a model and of a filter; None where there is none."""
+    library, own = load(), getattr(model, "map", None)
+    if library is None or plain.pictures or not isinstance(own, RandomFeatures):
+        return None
+    parts = [np.ascontiguousarray(own.state[name].numpy()) for name in ("weights", "offset", "shift", "scale")]
+    counts = (COSINES, RULES, *MORE_CONDITIONS)
+    return Rows(library, Maps(tuple(parts), (*plain.projections, plain.scale, plain.shift), plain.numbers, plain.linear, counts))

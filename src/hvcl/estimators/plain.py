@@ -70,8 +70,9 @@ class PlainMap:
         self.weights, self.phase, self.centre, self.size = _random_parts(numbers, scales.indicators, categories, each, seed)
         self.linear = total if total <= MOST_LINEAR else 0
         self.features = 1 + self.linear + COSINES + RULES
+        # conditions with their sign turned: what is needed is exp(-p)
         signs = np.repeat([1.0, -1.0], [COSINES, sum(LENGTHS)])
-        self._weights, self._phase = self.weights.numpy() * signs, self.phase.numpy() * signs
+        self.projections = self.weights.numpy() * signs, self.phase.numpy() * signs
         size, others = self.size.numpy(), np.ones(1 + self.linear)
         others[1 : 1 + min(numbers, self.linear)] = 1.5
         self.scale = np.concatenate([others, np.full(COSINES, math.sqrt(2)), size])
@@ -97,8 +98,9 @@ class PlainMap:
         if self.linear:
             np.tanh(z[:, : self.numbers] / 3, out=found[:, 1 : 1 + self.numbers])
             found[:, 1 + self.numbers : 1 + self.linear] = z[:, self.numbers :]
-        projected = z @ self._weights
-        projected += self._phase
+        weights, phase = self.projections
+        projected = z @ weights
+        projected += phase
         begin = 1 + self.linear
         np.cos(projected[:, :COSINES], out=found[:, begin : begin + COSINES])
         # a product of sigmoids is one over a product of 1 + exp(-p), which is finite: numbers are clipped by the scales

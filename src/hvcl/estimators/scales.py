@@ -176,21 +176,25 @@ class Scales:
         if table.pictures is not None:
             x = ((table.pictures.double() - self.centre) / self.spread).float()
             return x, x.flatten(1).abs().double().numpy()
-        with np.errstate(over="ignore"):
-            z = (table.numbers - self.centre.numpy()) / self.spread.numpy()
-        (rows, numbers), indicators = z.shape, self.indicators
-        missing, encoded = np.isnan(z), np.zeros((rows, numbers + indicators + self.slots), dtype=np.float32)
-        if missing.any():
-            z[missing] = 0
-            encoded[:, numbers : numbers + indicators] = missing if indicators == numbers else missing.mean(1, keepdims=True)
-        encoded[:, :numbers] = np.minimum(np.maximum(z, -CLIP), CLIP)
-        every, width = np.arange(rows), self.max_categories + 2
-        first = numbers + indicators
+        encoded = np.zeros((len(table), *self.input_shape), dtype=np.float32)
+        sizes = self.write_numbers(table.numbers, encoded)
+        every, width, first = np.arange(len(table)), self.max_categories + 2, sizes.shape[1] + self.indicators
         for known, column in zip(self.categories, table.categories, strict=True):
             place = {category: slot for slot, category in enumerate(known)} | {MISSING: width - 1}
             encoded[every, [first + place.get(category, width - 2) for category in column]] = 1
             first += width
-        return torch.from_numpy(encoded), np.abs(z, out=z)
+        return torch.from_numpy(encoded), sizes
+
+    def write_numbers(self, values: NDArray[np.float64], encoded: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Write the columns of the encoding that numbers have into zeros; returns sizes as `encode` does."""
+        with np.errstate(over="ignore"):
+            z = (values - self.centre.numpy()) / self.spread.numpy()
+        missing, numbers, indicators = np.isnan(z), z.shape[1], self.indicators
+        if missing.any():
+            z[missing] = 0
+            encoded[:, numbers : numbers + indicators] = missing if indicators == numbers else missing.mean(1, keepdims=True)
+        encoded[:, :numbers] = np.minimum(np.maximum(z, -CLIP), CLIP)
+        return np.asarray(np.abs(z, out=z))
 
     # -- agreement and files ----------------------------------------------------------------------------------------------
 

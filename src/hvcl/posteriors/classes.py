@@ -74,24 +74,24 @@ class ArrayReading:
 
     def __call__(self, phi: NDArray[Any]) -> NDArray[np.float64]:
         """p(class | features) ``[B, classes]``."""
-        return self.of_scores(phi.astype(np.float64) @ self.weights + self.at_zero)
+        away = (phi.astype(np.float64) @ self.weights + self.at_zero)[:, None] - self.means
+        distance = np.add.reduce(np.square(away, out=away), 2)
+        distance /= FREEDOM
+        p = self.prior - self.power * np.log1p(distance, out=distance)
+        p -= np.maximum.reduce(p, 1, keepdims=True)
+        np.exp(p, out=p)
+        p /= np.add.reduce(p, 1, keepdims=True)
+        return np.asarray(p)
 
     @cached_property
     def at_zero(self) -> NDArray[np.float64]:
         """Whitened score ``[directions]`` of features that are zero: maps that heads know have features about zero."""
         return np.asarray(self.offset - self.near @ self.weights)
 
-    def of_scores(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """p(class | whitened scores) ``[B, classes]``."""
-        half = TEMPER * (FREEDOM + len(self.offset)) / 2
-        away = scores[:, None] - self.means
-        distance = np.add.reduce(np.square(away, out=away), 2)
-        distance /= FREEDOM
-        p = self.prior - half * np.log1p(distance, out=distance)
-        p -= np.maximum.reduce(p, 1, keepdims=True)
-        np.exp(p, out=p)
-        p /= np.add.reduce(p, 1, keepdims=True)
-        return np.asarray(p)
+    @property
+    def power(self) -> float:
+        """Of one over 1 + distance / `FREEDOM`, in the density of a class."""
+        return TEMPER * (FREEDOM + len(self.offset)) / 2
 
 
 class ClassHead:

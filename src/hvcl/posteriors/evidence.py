@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy.linalg.lapack import dtrtri, strtri
+from scipy.linalg.lapack import dpotrf, dtrtri, spotrf, strtri
 from torch import Tensor
 from torch.linalg import cholesky_ex, solve_triangular
 
@@ -297,10 +297,11 @@ def factorise(panels: list[Tensor], ridge: float) -> Factor:
     while True:
         matrix = torch.empty(features, features, dtype=dtype)  # only its lower triangle is read
         lower_triangle(panels, matrix).diagonal().add_(ridge)
-        lower, failed = cholesky_ex(matrix)
+        # in place, where torch copies the matrix; LAPACK goes along columns, and finds the triangle of the transposed one
+        _, failed = (dpotrf if dtype == torch.float64 else spotrf)(matrix.numpy().T, overwrite_a=True)
         # finite sums: with a ridge above all of them the matrix is diagonally dominant, so this ends
-        if not int(failed):
-            return Factor(ridge, lower)
+        if not failed:
+            return Factor(ridge, matrix)
         if dtype != torch.float64:
             dtype = torch.float64
         else:
