@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: setup system demo test lint types sanitize wheel results-check clean
+.PHONY: setup system demo test lint types sanitize wheel pages results-check clean
 
 setup: $(VENV)/.installed system
 
@@ -52,6 +52,10 @@ sanitize: $(VENV)/.installed
 	  HVCL_LIBRARY="$$folder/hvcl.so" LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(BIN)/python -m pytest -q --capture=sys tests/ops tests/layers tests/safety $(ARGS)
+
+# README's overview and the pages of docs/ that are made from results/ and experiments/
+pages: $(VENV)/.installed
+	@for page in results exact generative reproduction; do $(BIN)/python -m tools.$${page}_page$$([ $$page = results ] && echo s) --write || exit 1; done
 
 # runs a few of the committed figures again; needs their data under $$HVCL_DATA
 results-check: $(VENV)/.installed

@@ -1,14 +1,13 @@
 """The code in the documents does what the documents say."""
 
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 import hvcl
+from tests.processes import run_python
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -20,7 +19,7 @@ def blocks(name):
 def execute(code, tmp_path):
     script = tmp_path / "example.py"
     script.write_text(code)
-    return subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    return run_python(script, cwd=tmp_path)
 
 
 def test_every_experiment_and_tool_that_a_document_names_is_there():
@@ -57,9 +56,7 @@ def test_the_stream_of_the_documents_goes_as_it_is_printed(tmp_path):
     make, other = blocks("docs/streams/README.md")
     assert execute(make, tmp_path).returncode == 0
     command, printed = re.search(r"```\n\$ hvcl (stream .*?)\n(.*?)```", page, flags=re.S).groups()
-    done = subprocess.run(
-        [sys.executable, "-m", "hvcl", *command.split()], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+    done = run_python("-m", "hvcl", *command.split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first = [[line.split()[0], "drift" in line] for line in (done.stderr + done.stdout).splitlines()]
     assert first == [[line.split()[0], "drift" in line] for line in printed.splitlines()]

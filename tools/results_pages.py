@@ -177,17 +177,21 @@ def index():
 
 def documents():
     """Every document that is made here, by its path."""
-    cells = load_cells(ROOT / "results")
+    every = load_cells(ROOT / "results")
+    fronts = [name for name, benchmark in BENCHMARKS.items() if benchmark.front]
+    cells = [cell for cell in every if cell.benchmark not in fronts]
+    on_features = overview([cell for cell in every if cell.benchmark in fronts])
     readme, results = ROOT / "README.md", ROOT / "docs" / "results" / "README.md"
     made = {readme: fill(readme.read_text(), "overview", overview(cells))}
     text = results.read_text()
     for name, part in {
         "overview": overview(cells, "boundaries"),
         "task-free": overview(cells, "task-free"),
+        "on fixed features": on_features,
         "published": published(),
         "forgetting": forgetting(),
         "gate cost": gate_cost(),
-        "tables": markdown_table(cells),
+        "tables": markdown_table(every),
     }.items():
         text = fill(text, name, part)
     made[results] = text

@@ -242,6 +242,7 @@ def test_ctrl_c_saves_and_the_run_goes_on(tmp_path):
 
 def test_compare_runs_every_method_alike_and_goes_on_where_it_stopped(capsys, tmp_path):
     command = ["compare", "split-digits", "--methods", "naive,exact", "--seeds", "1", "--budget", "quick", "--results", "cells"]
+    command += ["--workers", "1"]
     assert main(command) == 0
     first = capsys.readouterr().out
     assert "naive (lower)" in first

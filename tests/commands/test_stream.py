@@ -197,6 +197,8 @@ def test_a_bad_row_ends_it_and_what_came_before_is_saved(capsys):
         (["t.csv", "--label", "a", "--method", "er"], "method exact"),
         (["t.csv", "--label", "y", "--answer", "now", "--method", "er"], "--answer"),
         (["t.csv", "--label", "y", "--save", "t.csv"], "t.csv is no estimator"),
+        (["t.csv", "--label", "y", "--save", "models/m"], "there is no folder models: make it"),
+        (["t.csv", "--label", "y", "--predictions", "out/p.jsonl"], "there is no folder out: make it"),
     ],
 )
 def test_mistakes_are_one_line(capsys, words, said):

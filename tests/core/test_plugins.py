@@ -1,11 +1,11 @@
 """Methods of installed packages, found by their entry points. In processes of their own: what is registered stays registered."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_python
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -41,8 +41,7 @@ def packages(tmp_path):
             (tmp_path / f"{module}.py").write_text(code)
 
     def execute(*arguments):
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(tmp_path)])}
-        return subprocess.run([sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return run_python(*arguments, cwd=tmp_path, PYTHONPATH=os.pathsep.join([str(SOURCE), str(tmp_path)]))
 
     install.execute = execute
     return install

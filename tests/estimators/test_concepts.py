@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hvcl.core.errors import RunError
-from hvcl.estimators.concepts import BLOCK, HALF_LIVES, MOST, ConceptFilter, Regression
+from hvcl.estimators.concepts import BLOCK, HALF_LIVES, MOST, ConceptFilter
 
 
 def rows(seed, count, concept=0):
@@ -98,17 +98,6 @@ def test_the_model_of_everything_is_believed_where_it_is_right():
     made.learn(phi, targets, 0.9 * targets.numpy() + 0.05)
     assert made.believed[0] > 0.8
     assert made.changes == []
-
-
-def test_pools_are_discounted_sums():
-    pool = Regression(2, 1, half_life=32.0)
-    second, cross = torch.eye(2).double(), torch.ones(2, 1).double()
-    pool.add(second, cross, 32.0)
-    pool.add(second, cross, 32.0)
-    torch.testing.assert_close(pool.second, 1.5 * second)
-    assert pool.count == 48
-    pool.solve()
-    torch.testing.assert_close(pool.weights, torch.full((2, 1), 1.5 / 2.5).double())
 
 
 def test_experts_are_bounded():

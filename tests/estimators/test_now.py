@@ -76,18 +76,6 @@ def test_all_rows_of_fit_hold_now():
     assert np.array_equal(now.predict_proba(x), again.predict_proba(x))
 
 
-def test_forgetting_leaves_the_sums_of_everything_and_nothing_else():
-    x, y = stream(1200)
-    ever = learned(ContinualClassifier(features=60, answer="ever"), x, y)
-    now = learned(ContinualClassifier(features=60), x, y)
-    assert not np.allclose(now.predict_proba(x[:50]), ever.predict_proba(x[:50]), atol=1e-3)
-    now.forget(x[:200], y[:200])
-    ever.forget(x[:200], y[:200])
-    np.testing.assert_allclose(now.predict_proba(x), ever.predict_proba(x), atol=1e-6)
-    learned(now, *stream(640, seed=2, flip=0))
-    assert now.score(*stream(500, seed=3, flip=0)) > 0.9
-
-
 def test_sites_with_flipped_labels_merge_and_go_on():
     x, y = stream(600)
     first = learned(ContinualClassifier(features=60), x, y)

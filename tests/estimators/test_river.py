@@ -239,11 +239,41 @@ def test_drift_events_have_the_names_of_columns_and_far_values_are_clipped():
 def test_one_far_target_does_not_rule_all_others():
     random = np.random.default_rng(0)
     model = RiverRegressor(features=20, warmup=50)
-    for row in range(400):
-        x = random.normal()
-        if row == 100:
-            model.learn_one({"a": 0.0}, 1e20)
-            with pytest.warns(ScaleWarning, match="targets"):
-                model._finish_block()
-        model.learn_one({"a": x}, 3 * x)
+
+    def learn():
+        for row in range(400):
+            x = random.normal()
+            if row == 100:
+                model.learn_one({"a": 0.0}, 1e20)
+            model.learn_one({"a": x}, 3 * x)
+
+    with pytest.warns(ScaleWarning, match="targets"):
+        learn()
     assert model.predict_one({"a": 1.0}) == pytest.approx(3.0, abs=1.0)
+
+
+@pytest.mark.parametrize("kind", [RiverClassifier, RiverRegressor])
+def test_with_warnings_as_errors_each_is_raised_once_and_the_model_is_whole(kind):
+    """Columns leave their scales, a name comes late, targets are far out: the rows are learned all the same."""
+    random = np.random.default_rng(0)
+    model, twin, raised = kind(features=20, warmup=50), kind(features=20, warmup=50), []
+    for row in range(400):
+        x = {"a": random.normal() + (50 if row >= 150 else 0), "b": random.normal()} | ({"late": 1.0} if row == 200 else {})
+        y = bool(x["b"] > 0) if kind is RiverClassifier else (1e9 if row == 300 else x["b"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                model.learn_one(x, y)
+            except ScaleWarning as warning:
+                raised.append(str(warning).split()[0:3])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            twin.learn_one(x, y)
+    assert len(raised) == (2 if kind is RiverClassifier else 3)
+    for made in (model, twin):
+        assert made._estimator._core.model.count + len(made._rows) == 400
+    probe = {"a": 50.0, "b": 0.3}
+    if kind is RiverClassifier:
+        assert model.predict_proba_one(probe) == twin.predict_proba_one(probe)
+    else:
+        assert model.predict_one(probe) == twin.predict_one(probe)

@@ -22,11 +22,6 @@ def test_settings_are_the_best_of_the_search(method):
             assert getattr(made, name) == (tuple(value) if isinstance(value, list) else value)
 
 
-def test_hvcl_growing_has_the_settings_of_split_cifar10_on_split_cifar100():
-    assert paths.tuned()["split-cifar100"] == load_settings("hvcl-growing")["split-cifar100"]["searched"]
-    assert paths.tuned()["split-cifar100"] == paths.tuned()["split-cifar10"]
-
-
 @pytest.mark.parametrize("topic", [gates, retention, paths])
 def test_trials_were_scored_on_the_declared_protocol(topic):
     """Every record has what the tables show, and settings that a run of today accepts."""

@@ -743,3 +743,60 @@ def test_bad_settings_are_refused():
             MatrixNormal(3, ridge=ridge)
     with pytest.raises(InputError, match="before the first example"):
         MatrixNormal(3, 1).posterior()
+
+
+@pytest.mark.parametrize("features", [20, 600])
+@pytest.mark.parametrize("asked", ["before", "after", "never"])
+def test_a_snapshot_stays_what_it_was_whatever_happens_to_the_model(features, asked):
+    """Whether its posterior is asked for before the model goes on, or only then; and the model goes on as without one."""
+    random = torch.Generator().manual_seed(0)
+    phi = torch.randn(400, features, generator=random).double()
+    y = phi[:, :2] + 0.1 * torch.randn(400, 2, generator=random).double()
+    model, alone, same = (MatrixNormal(features, 2) for _ in range(3))
+    for each in (model, alone, same):
+        each.add(phi[:150], y[:150])
+    made = model.snapshot()
+    assert model.snapshot() is made
+    expected = same.posterior()
+    if asked == "before":
+        assert torch.equal(made.posterior().weights, expected.weights)
+        assert model.posterior() is made.posterior()  # what one has computed is the other's
+        alone.posterior()
+    changes = [
+        lambda each: each.add(phi[150:200], y[150:200]),
+        lambda each: each.remove(phi[10:20], y[10:20]),
+        lambda each: each.merge(same),
+        lambda each: each.grow(3),
+        lambda each: each.blank(torch.tensor([False, True, False])),
+        lambda each: each.add(phi[200:220], torch.nn.functional.pad(y[200:220], (0, 1))),
+        lambda each: each.state_dict(),
+    ]
+    for change in changes:
+        model.snapshot()
+        for each in (model, alone):
+            change(each)
+    assert torch.equal(model.posterior().weights, alone.posterior().weights)
+    model.load_state_dict(same.state_dict())
+    model.add(phi[:5], y[:5])
+    if asked != "never":
+        posterior = made.posterior()
+        for name in ("weights", "intercept", "noise", "target_sum"):
+            torch.testing.assert_close(getattr(posterior, name), getattr(expected, name), rtol=1e-9, atol=1e-12)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(made.panels, same.panels, strict=True)) or asked == "before"
+
+
+def test_outputs_that_are_joined_are_those_of_targets_that_were_added():
+    random = torch.Generator().manual_seed(0)
+    phi = torch.randn(200, 8, generator=random).double()
+    y = torch.nn.functional.one_hot(torch.randint(4, (200,), generator=random), 4).double()
+    joined, other = MatrixNormal(8, 4), MatrixNormal(8, 3)
+    for part in (slice(0, 120), slice(120, 200)):
+        joined.add(phi[part], y[part])
+        other.add(phi[part], torch.stack([y[part, 1], y[part, 0] + y[part, 2], y[part, 3]], 1))
+    joined.join([1, 0, 1, 2])
+    for name in ("cross", "target_sum", "target_square"):
+        torch.testing.assert_close(getattr(joined, name), getattr(other, name))
+    torch.testing.assert_close(joined.posterior().weights, other.posterior().weights)
+    for outputs in ([0, 0], [0, 2, 2], [-1, 0, 1]):
+        with pytest.raises(InputError, match="must become one of"):
+            joined.join(outputs)

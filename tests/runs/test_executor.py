@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from hvcl.core.errors import InputError, RunError
+from hvcl.core.errors import HvclError, InputError, RunError
 from hvcl.runs import InterruptedRun, RunConfig, RunFolder, execute, execute_all, run_seed
 from hvcl.runs.reinforcement import RLConfig
 
@@ -71,6 +71,14 @@ def test_what_is_no_configuration_is_named(document, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(document))
     with pytest.raises(RunError, match=r"config\.json"):
         RunFolder(tmp_path).config()
+
+
+def test_a_learner_that_diverges_is_said_to(tmp_path):
+    config = RunConfig.make(
+        "split-digits", "naive", (1,), {"epochs": 2, "batch_size": 8}, {"hidden": (4,), "learning_rate": 1e30}
+    )
+    with pytest.raises(HvclError, match="diverged"):
+        execute(config, tmp_path / "run", workers=1)
 
 
 def test_nothing_is_written_for_a_run_that_cannot_be(tmp_path):

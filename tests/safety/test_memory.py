@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -18,18 +17,14 @@ from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
 from hvcl.layers import MoVEConv1d, MoVEConv2d, MoVELinear
 from hvcl.learners import create
+from hvcl.ops.build import find_compiler
 from hvcl.optim import SmallAdam, VariationalAdam, load_optimizer_state
+from tests.processes import run_python
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A program in a process of its own: a crash ends that one."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | environment,
-    )
+    return run_python("-c", textwrap.dedent(code), **environment)
 
 
 def stepped(network: nn.Module, size: int, **options: object) -> torch.optim.Optimizer:
@@ -131,7 +126,7 @@ class TestOptimiserStates:
         assert done.returncode == 0, done.stderr
         arguments = ["run", "split-digits", "--method", "hvcl", "--epochs", "1", "--estimator", "flipout", "--resume"]
         arguments += ["--out", str(tmp_path / "run")]
-        resumed = subprocess.run([sys.executable, "-m", "hvcl", *arguments], capture_output=True, text=True, timeout=300)
+        resumed = run_python("-m", "hvcl", *arguments)
         assert resumed.returncode == 2
         assert "does not fit" in resumed.stderr
         assert "Traceback" not in resumed.stderr
@@ -235,20 +230,25 @@ def test_signals_without_a_place_are_refused():
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory) -> Path:
-    """A cache folder with a library in it."""
+    """A cache folder with a library in it, and a compiler in haste."""
     cache = tmp_path_factory.mktemp("cache")
-    assert run(TestLibraries.PROGRAM, XDG_CACHE_HOME=str(cache), HVCL_LIBRARY="").stdout.strip() == "loaded"
+    compiler = cache / "cc"
+    compiler.write_text(f'#!/bin/sh\nexec {find_compiler()} "$@" -O0\n')
+    compiler.chmod(0o755)
+    assert loaded(cache).stdout.strip() == "loaded"
     return cache
 
 
-class TestLibraries:
-    """A program that uses compiled code says whose library it loaded."""
-
-    PROGRAM = """
+def loaded(cache: Path) -> subprocess.CompletedProcess[str]:
+    """A program that uses compiled code says whether it loaded it from a cache folder."""
+    program = """
     from hvcl.ops import load
     print("loaded" if load() is not None else "none")
     """
+    return run(program, XDG_CACHE_HOME=str(cache), HVCL_LIBRARY="", CC=str(cache / "cc"))
 
+
+class TestLibraries:
     @pytest.fixture
     def library(self, compiled: Path, tmp_path: Path) -> Path:
         """The library of a copy of it, in `tmp_path`."""
@@ -270,7 +270,7 @@ class TestLibraries:
                 path.write_bytes(b"")
             case "no digest":
                 digest.unlink()
-        done = run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path), HVCL_LIBRARY="")
+        done = loaded(tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == "loaded"
         assert len(path.read_bytes()) == len(content)
@@ -280,7 +280,7 @@ class TestLibraries:
         path = library
         path.parent.chmod(0o777)
         path.write_bytes(b"somebody else's")
-        done = run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path), HVCL_LIBRARY="")
+        done = loaded(tmp_path)
         assert done.stdout.strip() == "loaded"
         assert "other users may write to it" in done.stderr
         assert path.read_bytes() == b"somebody else's"
@@ -289,10 +289,10 @@ class TestLibraries:
     def test_a_library_of_another_user_is_replaced_and_a_folder_of_his_refused(self, tmp_path: Path, library: Path):
         path = library
         os.chown(path, 12345, 12345)
-        assert run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path), HVCL_LIBRARY="").stdout.strip() == "loaded"
+        assert loaded(tmp_path).stdout.strip() == "loaded"
         assert path.stat().st_uid == 0
         os.chown(path.parent, 12345, 12345)
-        done = run(self.PROGRAM, XDG_CACHE_HOME=str(tmp_path), HVCL_LIBRARY="")
+        done = loaded(tmp_path)
         assert done.stdout.strip() == "loaded"
         assert "uid 12345" in done.stderr
 

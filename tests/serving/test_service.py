@@ -279,6 +279,51 @@ def test_predictions_see_whole_calls(start):
     assert set(seen) <= allowed
 
 
+@pytest.mark.parametrize("held", ["copy", "learn", "log", "snapshot"])
+def test_predictions_do_not_wait_for_the_writer(start, monkeypatch, held):
+    """Wherever it stands: while it copies, learns, writes the log or a snapshot, all readers get the answers of before."""
+    service = start(snapshot_rows=5 if held == "snapshot" else 100)
+    rows, labels = data(40)
+    service.learn(*data(4, seed=1)).result()
+    before = service.predict(rows, probabilities=True)
+    inside, go_on, answers = threading.Event(), threading.Event(), []
+
+    def holding(work):
+        def hold(*arguments, **named):
+            if threading.current_thread() is service._writer:
+                inside.set()
+                assert go_on.wait(120)
+            return work(*arguments, **named)
+
+        return hold
+
+    classifier = hvcl.ContinualClassifier
+    owner, name = {
+        "copy": (classifier, "_state"),
+        "learn": (classifier, "partial_fit"),
+        "log": (Log, "append"),
+        "snapshot": (module.StateFolder, "snapshot"),
+    }[held]
+    monkeypatch.setattr(owner, name, holding(getattr(owner, name)))
+    done = service.learn(rows, labels)
+    assert inside.wait(120)
+    readers = [
+        threading.Thread(target=lambda: answers.append(service.predict(rows, probabilities=True)), daemon=True) for _ in range(4)
+    ]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(120)
+    counts = (len(answers), service.health()["learned"], len(service.drift()["experts"]))
+    go_on.set()
+    assert done.result()["total"] == 44
+    assert counts == (4, 44 if held == "snapshot" else 4, 1)
+    after = service.predict(rows, probabilities=True)
+    # a snapshot is made of what is acknowledged already
+    assert all(answer == (after if held == "snapshot" else before) for answer in answers)
+    assert after != before
+
+
 def test_too_many_calls_are_turned_away(start, monkeypatch):
     service = start()
     gate = threading.Event()

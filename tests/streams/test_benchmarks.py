@@ -84,7 +84,8 @@ def test_a_name_like_no_other_gets_no_suggestion() -> None:
 
 
 def test_names_are_keys() -> None:
-    assert set(BENCHMARKS) == {"split-digits", "split-mnist", "permuted-mnist", "split-cifar10", "split-cifar100"}
+    on_features = {"split-cifar10-patches", "split-cifar100-patches"}
+    assert set(BENCHMARKS) == {"split-digits", "split-mnist", "permuted-mnist", "split-cifar10", "split-cifar100"} | on_features
     assert all(benchmark(name).name == name for name in BENCHMARKS)
 
 

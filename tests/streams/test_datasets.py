@@ -214,7 +214,10 @@ def test_every_fifth_digit_of_each_class_is_a_test_example(digits: Dataset) -> N
         assert np.array_equal(digits.train_x[digits.train_y == label, 0].numpy(), np.delete(of_class, np.s_[4::5], axis=0))
 
 
-def test_digits_are_the_same_every_time(digits: Dataset, tmp_path: Path) -> None:
+@pytest.mark.parametrize("read_by", ["us", "scikit-learn"])
+def test_digits_are_the_same_every_time(digits: Dataset, tmp_path: Path, read_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if read_by == "scikit-learn":
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     again = load("digits", tmp_path)
     for part in ("train_x", "train_y", "test_x", "test_y"):
         assert torch.equal(getattr(digits, part), getattr(again, part))

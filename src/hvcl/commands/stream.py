@@ -100,6 +100,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _prepare(options: argparse.Namespace) -> tuple[TestThenTrain, bool]:
     """The loop, and whether it goes on where the same stream was stopped."""
+    for option in ("save", "predictions"):
+        path = getattr(options, option)
+        if path is not None and not path.parent.is_dir():
+            raise RunError(f"--{option} {path}: there is no folder {path.parent}: make it, or name another file")
     interrupts = Interrupts()
     asked = {"time": options.time, "drop": options.drop}
     if options.save is not None and options.save.exists():
@@ -175,7 +179,6 @@ def _go_through(loop: TestThenTrain, options: argparse.Namespace, say: Console, 
 
 
 def _opened(path: Path, goes_on: bool) -> IO[str]:
-    path.parent.mkdir(parents=True, exist_ok=True)
     return path.open("a" if goes_on else "w", encoding="utf-8")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self
 
@@ -22,9 +23,11 @@ from hvcl.core.saved import read_saved, write_saved
 from hvcl.core.state import State, copied
 from hvcl.estimators.core import AnyModel, Core, Course
 from hvcl.estimators.groups import Key, check_group
+from hvcl.estimators.labels import Labels
 from hvcl.estimators.maps import with_filters, with_noise_filters
 from hvcl.estimators.now import DriftEvent
-from hvcl.estimators.scales import Scales, check_width, published
+from hvcl.estimators.scales import Scales, ScaleWarning, check_width, published, warn_user
+from hvcl.estimators.snapshots import FirstModel, Learned
 from hvcl.estimators.tables import Kind, Table, read_table
 from hvcl.estimators.threads import Guarded, one_at_a_time
 from hvcl.estimators.waiting import Waiting, by_group, without
@@ -39,15 +42,22 @@ MAX_WEIGHT = 1e15
 FITTING = 1024
 """Pictures that a feature map is fitted to, at most."""
 
+_LEARNED = ("_core", "_waiting", "_kinds", "_shape", "_labels", "_flat", "n_features_in_", "feature_names_in_", "classes_")
+"""Attributes with what was learned."""
+
 
 class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ignore[misc]
     """Rows in, answers out, with all that goes on in between; see the classes that users make.
 
-    Calls from several threads run one after another (`hvcl.estimators.threads`): none sees another's half-way.
+    One call learns at a time, from whatever thread (`hvcl.estimators.threads`); who asks meanwhile gets the answers of before, at
+    once (`hvcl.estimators.snapshots`).
     """
 
     _saved_as: ClassVar[str]
     """Kind of the estimator in files."""
+
+    _warns_later: bool = False
+    """Whether rows are accepted one by one, and learned and warned of later (`hvcl.estimators.river`)."""
 
     seed: int
     answer: str
@@ -56,6 +66,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
     max_categories: int
     scales: Scales | None
     private: bool
+    fingerprints: int
 
     # -- what a kind of estimator says ------------------------------------------------------------------------------------
 
@@ -70,6 +81,18 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
     @abstractmethod
     def _outputs(self, targets: Tensor) -> int:
         """Number of outputs for these first targets."""
+
+    @abstractmethod
+    def _targets_learned(self) -> tuple[Labels | None, bool | None]:
+        """Labels of a classifier; whether a regressor's targets came as ``[n]``."""
+
+    @abstractmethod
+    def _apart(self) -> bool:
+        """Whether what is learned has snapshots, which answer while more is learned."""
+
+    @abstractmethod
+    def _names(self) -> list[Any] | None:
+        """Labels of the units that are targets; None: targets are numbers."""
 
     @abstractmethod
     def _picture_maps(self, scales: Scales) -> FeatureChoice | None:
@@ -90,20 +113,21 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether any row was seen."""
-        return getattr(self, "_core", None) is not None or bool(getattr(self, "_waiting", []))
+        return getattr(self, "_learned", None) is not None
 
-    def _require_fitted(self) -> None:
-        if not self.__sklearn_is_fitted__():
+    def _require_fitted(self) -> Learned[AnyModel]:
+        learned: Learned[AnyModel] | None = getattr(self, "_learned", None)
+        if learned is None:
             raise NotFittedError(f"this {type(self).__name__} instance is not fitted yet: call fit or partial_fit first")
+        return learned
 
     @property
     def scales_(self) -> Scales:
         """The scales of the first rows, with the categories so far: another site's `scales`, for models that can be merged."""
-        core = getattr(self, "_core", None)
-        if core is None:
+        learned: Learned[AnyModel] | None = getattr(self, "_learned", None)
+        if learned is None or learned.scales is None:
             raise AttributeError("there are no scales yet: they are measured when the first `warmup` rows have been seen")
-        scales: Scales = core.scales
-        return scales
+        return learned.scales
 
     def _reset(self) -> None:
         """As if nothing was learned; checks the settings."""
@@ -112,7 +136,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
             raise InputError(f"answer must be 'now' or 'ever', got {self.answer!r}")
         if self.on_drift is not None and not callable(self.on_drift):
             raise InputError(f"on_drift must be a function of a DriftEvent, got {type(self.on_drift).__name__}")
-        for name, least in (("warmup", 2), ("max_categories", 1)):
+        for name, least in (("warmup", 2), ("max_categories", 1), ("fingerprints", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -125,26 +149,92 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
         self._waiting: list[Waiting] = []
         self._kinds: tuple[Kind, ...] | None = None
         self._shape: tuple[int, ...] | None = None
-        self._provisional: Core[AnyModel] | None = None
-        self._provisional_rows = 0
+
+    @contextmanager
+    def _anew(self) -> Iterator[None]:
+        """Begin anew; if that is refused, all is as it was."""
+        before = {name: self.__dict__[name] for name in _LEARNED if name in self.__dict__}
+        try:
+            self._reset()
+            yield
+        except BaseException:
+            for name in _LEARNED:
+                self.__dict__.pop(name, None)
+            self.__dict__.update(before)
+            raise
 
     @property
     def drift_(self) -> list[DriftEvent]:
         """Changes of the concept so far (`answer` "now"): after how many rows, which expert, which columns moved with it."""
-        core = getattr(self, "_core", None)
-        return [] if core is None else list(core.events)
+        learned: Learned[AnyModel] | None = getattr(self, "_learned", None)
+        return [] if learned is None else list(learned.events)
 
     @property
     def experts_(self) -> dict[int, int]:
         """Rows that each expert has learned, by its number: one for each concept, or as the method has them; empty before any."""
-        core = getattr(self, "_core", None)
-        if core is None:
-            return {}
-        if core.tracker is not None:
-            found = core.tracker.filter
-            return {number: round(model.count) for number, model in zip(found.numbers, found.experts, strict=True)}
-        log = getattr(getattr(core.model, "learner", None), "expert_log", None)
-        return {} if log is None else {record.expert: record.examples for record in log.records}
+        learned: Learned[AnyModel] | None = getattr(self, "_learned", None)
+        return {} if learned is None else dict(learned.experts)
+
+    # -- asking -----------------------------------------------------------------------------------------------------------
+
+    def _publish(self, anew: bool = False) -> None:
+        """What is learned by now answers from here on; `anew`: a model of the first rows is made anew."""
+        core, before = self._core, getattr(self, "_learned", None)
+        if core is None and not self._waiting:
+            self._learned: Learned[AnyModel] | None = None
+            return
+        columns = type(self).__new__(type(self))
+        for name in ("n_features_in_", "feature_names_in_"):
+            if name in self.__dict__:
+                setattr(columns, name, self.__dict__[name])
+        self._learned = Learned(
+            None if core is None else core.snapshot(),
+            self._waiting,
+            FirstModel() if before is None or anew else before.first,
+            self._apart(),
+            columns,
+            self._kinds,
+            self._shape,
+            *self._targets_learned(),
+            None if core is None else core.scales,
+            [] if core is None else list(core.events),
+            {} if core is None else core.experts,
+        )
+
+    @contextmanager
+    def _asked(self) -> Iterator[tuple[Learned[AnyModel], Core[AnyModel]]]:
+        """What answers now. It is never changed, or it is not as long as it is needed."""
+        learned = self._require_fitted()
+        if learned.apart:
+            yield learned, self._answering(learned)
+            return
+        with self._lock:
+            learned = self._require_fitted()
+            yield learned, self._core or self._answering(learned)
+
+    def _answering(self, learned: Learned[AnyModel]) -> Core[AnyModel]:
+        course = self._course(fit=False)
+        core = learned.core or learned.first.core(learned.waiting, lambda waiting: self._begin(waiting, course, True))
+        core.prepare()
+        return core
+
+    def _encoded(self, learned: Learned[AnyModel], core: Core[AnyModel], x: Any) -> Tensor:
+        """Rows as `core` takes them."""
+        return core.scales.encode(read_table(learned.columns, x, learned.kinds, learned.shape))[0]
+
+    def novelty(self, X: Any) -> NDArray[np.float64]:
+        """How unlike the learned rows each row is ``[n]``: about 1 for ordinary rows, without bound for others.
+
+        The squared Mahalanobis distance to the nearest class, over the number of dimensions (`hvcl.estimators.novelty`).
+        """
+        with self._asked() as (learned, core):
+            return core.novelty(self._encoded(learned, core, X))
+
+    def _outliers(self, core: Core[AnyModel], x: Tensor, abstain: float) -> NDArray[np.bool_]:
+        """Rows that are more unusual than all but a share `abstain` of the learned rows."""
+        if isinstance(abstain, bool) or not isinstance(abstain, float | np.floating) or not 0 < abstain < 1:
+            raise InputError(f"abstain must lie between 0 and 1: the share of ordinary rows to refuse, got {abstain!r}")
+        return core.novelty.share_beyond(core.novelty(x)) <= abstain
 
     # -- learning ---------------------------------------------------------------------------------------------------------
 
@@ -201,24 +291,32 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
             if self.scales is None and not finish and rows < self.warmup:
                 self._waiting = waiting
             else:
-                self._core, self._waiting, self._provisional = self._begin(waiting, course), [], None
+                self._core, self._waiting = self._begin(waiting, course), []
         else:
-            self._core.learn(table, targets, group, course, weights=times)
+            self._core.learn(table, targets, group, course, weights=times, names=self._names())
         self._kinds, self._shape = table.kinds, table.shape
 
-    def _announce(self, before: int) -> None:
-        """Tell of the changes after the first `before` ones, when everything is learned: a call back may raise."""
-        if self.on_drift is not None:
-            for event in self.drift_[before:]:
-                self.on_drift(event)
+    def _announce(self) -> None:
+        """Tell what the last call has shown, when everything is learned: a warning or a call back may raise."""
+        if self._core is None:
+            return
+        warned, events = self._core.news()
+        try:
+            for words in warned:
+                warn_user(words, ScaleWarning)
+        finally:
+            if self.on_drift is not None:
+                for event in events:
+                    self.on_drift(event)
 
     @one_at_a_time
     def _learn_weighed(self, table: Table, targets: Tensor) -> None:
-        """Learn rows whose targets the filter over concepts knows already, one by one (`hvcl.estimators.single`)."""
+        """Learn rows whose targets the filter over concepts knows already, one by one (`hvcl.estimators.single`).
+
+        Who does so asks the model itself: there is no snapshot, and nothing is announced.
+        """
         assert self._core is not None
-        before = len(self._core.events)
-        self._core.learn(table, targets, None, self._course(fit=False), weighed=True)
-        self._announce(before)
+        self._core.learn(table, targets, None, self._course(fit=False), weighed=True, names=self._names())
 
     def _check_private(self, table: Table, rows: int) -> None:
         """`InputError` if first rows cannot be learned from without keeping them, or names of categories."""
@@ -253,44 +351,30 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
                 scales = with_filters(scales, pictures, choice)
         core = self._make_core(scales, self._make_model(scales, self._outputs(targets), small))
         for part in by_group(waiting):
-            core.learn(part.table, part.targets, part.group, course, self.scales is None, part.weights)
+            core.learn(part.table, part.targets, part.group, course, self.scales is None, part.weights, names=self._names())
         return core
 
     def _make_core(self, scales: Scales, model: AnyModel) -> Core[AnyModel]:
-        return Core(scales, model, self.seed, self._classes, now=self.answer == "now", private=self.private)
+        now, kept = self.answer == "now", int(self.fingerprints)
+        return Core(
+            scales,
+            model,
+            self.seed,
+            self._classes,
+            now=now,
+            private=self.private,
+            fingerprints=kept,
+            later=self._warns_later,
+        )
 
     def _course(self, fit: bool) -> Course:
         """How rows are gone through in `fit` and in `partial_fit`."""
         return Course()
 
     def _ready(self) -> Core[AnyModel]:
-        """What is learned so far; while rows are still kept, a model of at least two thirds of them for the time being."""
+        """All that is learned so far; of rows that are still kept, a model that has learned them."""
         self._require_fitted()
-        if self._core is not None:
-            return self._core
-        rows = sum(len(part.table) for part in self._waiting)
-        if self._provisional is None or 2 * rows >= 3 * self._provisional_rows:
-            self._provisional, self._provisional_rows = self._begin(self._waiting, self._course(fit=False), True), rows
-        return self._provisional
-
-    def _encoded(self, x: Any) -> tuple[Core[AnyModel], Tensor]:
-        core = self._ready()
-        return core, core.scales.encode(self._read(x))[0]
-
-    @one_at_a_time
-    def novelty(self, X: Any) -> NDArray[np.float64]:
-        """How unlike the learned rows each row is ``[n]``: about 1 for ordinary rows, without bound for others.
-
-        The squared Mahalanobis distance to the nearest class, over the number of dimensions (`hvcl.estimators.novelty`).
-        """
-        core, x = self._encoded(X)
-        return core.novelty(x)
-
-    def _outliers(self, core: Core[AnyModel], x: Tensor, abstain: float) -> NDArray[np.bool_]:
-        """Rows that are more unusual than all but a share `abstain` of the learned rows."""
-        if isinstance(abstain, bool) or not isinstance(abstain, float | np.floating) or not 0 < abstain < 1:
-            raise InputError(f"abstain must lie between 0 and 1: the share of ordinary rows to refuse, got {abstain!r}")
-        return core.novelty.share_beyond(core.novelty(x)) <= abstain
+        return self._core or self._begin(self._waiting, self._course(fit=False))
 
     # -- forgetting and merging -------------------------------------------------------------------------------------------
 
@@ -299,9 +383,11 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
         table, targets, weights = self._weighed(table, targets, sample_weight)
         wanted, times = torch.from_numpy(np.ascontiguousarray(targets)), None if weights is None else torch.from_numpy(weights)
         if self._core is not None:
-            self._core.forget(table, wanted, key, twice, times)
+            self._core.remember(int(self.fingerprints))
+            self._core.forget(table, wanted, key, twice, times, self._names())
         else:
-            self._waiting, self._provisional = without(self._waiting, Waiting(table, wanted, key, times)), None
+            self._waiting = without(self._waiting, Waiting(table, wanted, key, times))
+        self._publish(anew=True)
 
     @one_at_a_time
     def forget_group(self, group: str | int) -> Self:
@@ -315,9 +401,10 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
         if self._core is not None:
             self._core.forget_group(key)
         elif any(part.group == key for part in self._waiting):
-            self._waiting, self._provisional = [part for part in self._waiting if part.group != key], None
+            self._waiting = [part for part in self._waiting if part.group != key]
         else:
             raise InputError(f"there is no group {key!r}: it was never learned, or is forgotten already")
+        self._publish(anew=True)
         return self
 
     @property
@@ -351,7 +438,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
 
     def _state(self, file: bool = False) -> State:
         """All that was learned, without the parameters; `file`: for one, without single rows of a private stream."""
-        core, self._provisional = self._core, None
+        core = self._core
         names = getattr(self, "feature_names_in_", None)
         return {
             "columns": getattr(self, "n_features_in_", None),
@@ -365,6 +452,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
     def _restore(self, state: State) -> None:
         """Take over what `_state` returned."""
         self._reset()
+        self._learned = None
         if state["columns"] is not None:
             self.n_features_in_ = int(state["columns"])
         if state["names"] is not None:
@@ -393,6 +481,8 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
 
     def _parts_of_state(self, file: bool) -> dict[str, Any]:
         fitted = copied(self._state(file)) if "_core" in self.__dict__ else None
+        if fitted is not None:
+            self._publish(anew=True)  # copies go on with the same numbers
         return {"parameters": self.get_params(deep=False), "fitted": fitted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -400,6 +490,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
             setattr(self, name, value)
         if state["fitted"] is not None:
             self._restore(state["fitted"])
+            self._publish()
 
     @one_at_a_time
     def save(self, path: str | Path) -> None:
@@ -415,6 +506,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
         given = published(self.scales)
         state = {"fitted": self._state(file=True), "scales": None if given is None else given.state_dict()}
         write_saved(Path(path), "estimator", {"estimator": self._saved_as, "parameters": _plain(parameters)}, state)
+        self._publish(anew=True)  # what is made from the file goes on with the same numbers
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -437,6 +529,7 @@ def load(path: str | Path) -> Any:
         if state["scales"] is not None:
             made.set_params(scales=Scales.from_state(state["scales"]))
         made._restore(state["fitted"])
+        made._publish()
     except RunError:
         raise
     except UnknownNameError as error:

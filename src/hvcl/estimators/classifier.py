@@ -56,6 +56,8 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         seed: of everything random.
         private: no value of a row is kept after a call, or gets into any file. The first call must bring `warmup` rows unless
             `scales` are given; what else differs is in docs/estimators.
+        fingerprints: rows whose fingerprints are kept, the newest ones, at 24 bytes each (`hvcl.estimators.ledger`). They say
+            which expert and pools have learned a row that is to be forgotten. Where answers are those of now only.
 
     Attributes:
         classes_: labels so far, sorted. Columns of `predict_proba` are in this order, and move when a label appears.
@@ -85,6 +87,7 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         batch_size: int = 128,
         seed: int = 0,
         private: bool = False,
+        fingerprints: int = 100_000,
     ) -> None:
         self.method = method
         self.method_settings = method_settings
@@ -99,14 +102,17 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         self.batch_size = batch_size
         self.seed = seed
         self.private = private
+        self.fingerprints = fingerprints
 
     # -- learning ---------------------------------------------------------------------------------------------------------
 
     @one_at_a_time
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Forget everything, and learn from all rows; with `exact` the order of a table's rows makes no difference at all."""
-        self._reset()
-        return self._partial_fit(X, y, None, sample_weight, None, fit=True)
+        with self._anew():
+            self._partial_fit(X, y, None, sample_weight, None, fit=True)
+        self._announce()
+        return self
 
     @one_at_a_time
     def partial_fit(
@@ -126,7 +132,9 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         """
         if "_core" not in self.__dict__:
             self._reset()
-        return self._partial_fit(X, y, classes, sample_weight, group, fit=False)
+        self._partial_fit(X, y, classes, sample_weight, group, fit=False)
+        self._announce()
+        return self
 
     def _reset(self) -> None:
         if self.priors not in ("learned", "uniform"):
@@ -147,7 +155,7 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         super()._reset()
         self._labels = Labels()
 
-    def _partial_fit(self, X: Any, y: Any, classes: Any, weights: Any, group: Any, fit: bool) -> Self:
+    def _partial_fit(self, X: Any, y: Any, classes: Any, weights: Any, group: Any, fit: bool) -> None:
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         table = self._read(X)
@@ -159,17 +167,16 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
             same_length(table.numbers if table.pictures is None else table.pictures, y)
             check_classification_targets(y)  # which whole numbers, truth values and texts could only pass
         table, y, times = self._weighed(table, y, weights)
-        return self._learn_table(table, y, classes, times, group, fit)
+        self._learn_table(table, y, classes, times, group, fit)
 
     def _learn_table(
         self, table: Table, y: Any, classes: Any, weights: NDArray[np.float64] | None, group: Any, fit: bool
-    ) -> Self:
+    ) -> None:
         key = None if group is None else check_group(group)
         labels = self._labels.copy()
         if classes is not None:
             labels.add(np.unique(np.asarray(classes)))
         labels.add(y)
-        events = len(self.drift_)
         if fit and table.pictures is None and not self._order_matters():
             units = labels.units(y)
             order = table.canonical_order(units if weights is None else np.stack([units, weights], 1))
@@ -183,8 +190,7 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
             self._labels = before
             raise
         self.classes_ = labels.classes
-        self._announce(events)
-        return self
+        self._publish()
 
     def _order_matters(self) -> bool:
         settings = self.method_settings or {}
@@ -202,29 +208,31 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
     def end_task(self) -> Self:
         """A task ends here; methods that consolidate at boundaries want to know."""
         core = self._ready()
-        self._core, self._waiting, self._provisional = core, [], None
+        self._core, self._waiting = core, []
         core.model.learner.end_task()
+        self._publish()
         return self
 
     # -- predicting -------------------------------------------------------------------------------------------------------
 
-    @one_at_a_time
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities of `classes_` ``[n, classes]``.
 
         Those of outliers are drawn towards all classes being equally likely, the more the farther they are: nothing is known
         about what is far from everything that was learned.
         """
-        core, x = self._encoded(X)
-        return self._probabilities(core, x)
+        with self._asked() as (learned, core):
+            return self._probabilities(core, self._encoded(learned, core, X), learned.labels)
 
-    def _probabilities(self, core: Core[ClassModel], x: Tensor) -> NDArray[np.float64]:
+    def _probabilities(self, core: Core[ClassModel], x: Tensor, labels: Labels | None) -> NDArray[np.float64]:
         tracker = core.tracker
         p = core.model.probabilities(x).numpy() if tracker is None or tracker.filter.alone else tracker.answers(x)
-        return self._ranked(core, p, core.novelty.trust(core.novelty(x)))
+        return self._ranked(core, p, core.novelty.trust(core.novelty(x)), labels)
 
-    def _ranked(self, core: Core[ClassModel], p: NDArray[np.float64], trust: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Probabilities of `classes_` from those of the units ``[n, units]``, and how far each row is from being an outlier."""
+    def _ranked(
+        self, core: Core[ClassModel], p: NDArray[np.float64], trust: NDArray[np.float64], labels: Labels | None
+    ) -> NDArray[np.float64]:
+        """Probabilities of classes from those of the units ``[n, units]``, and how far each row is from being an outlier."""
         count = np.zeros(p.shape[1])
         count[: len(core.novelty.count)] = core.novelty.count.numpy()[: p.shape[1]]
         seen = count > 0
@@ -237,12 +245,11 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
             p = p / p.sum(1, keepdims=True)
             if trust.min() < 1:
                 p = trust[:, None] * p + (1 - trust[:, None]) * seen / some
-        order = self._labels.order
+        order = (labels or self._labels).order
         # a call that was refused may have left room for labels that there are not
         missing = max(len(order) - p.shape[1], 0)
         return np.asarray((np.pad(p, ((0, 0), (0, missing))) if missing else p)[:, order])
 
-    @one_at_a_time
     def predict(self, X: Any, abstain: float | None = None) -> NDArray[Any]:
         """The most probable label of each row.
 
@@ -251,12 +258,12 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
             abstain: a share of ordinary rows, e.g. 0.05. Rows that are more unlike the learned ones than all but this share of
                 these were get None, and the answer is an array of objects.
         """
-        core, x = self._encoded(X)
-        labels = self.classes_[self._probabilities(core, x).argmax(1)]
-        if abstain is None:
-            return np.asarray(labels)
-        answers: NDArray[Any] = labels.astype(object)
-        answers[self._outliers(core, x, abstain)] = None
+        with self._asked() as (learned, core):
+            x, labels = self._encoded(learned, core, X), learned.labels or self._labels
+            answers: NDArray[Any] = labels.classes[self._probabilities(core, x, labels).argmax(1)]
+            if abstain is not None:
+                answers = answers.astype(object)
+                answers[self._outliers(core, x, abstain)] = None
         return answers
 
     # -- forgetting and merging -------------------------------------------------------------------------------------------
@@ -265,8 +272,9 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
     def forget(self, X: Any, y: Any, sample_weight: Any = None, *, group: str | int | None = None, twice: bool = False) -> Self:
         """Unlearn rows exactly (up to rounding): the sums become what they would be without them, but for the fixed scales.
 
-        Which concept a row belonged to is not kept: the filter that answers as of now begins anew, and answers are those of
-        everything ever learned until more rows have come.
+        As of now, too: the sums of the pools and experts that have learned them lose them, by their fingerprints; how far each is
+        believed is approximate (`hvcl.estimators.concepts`). For rows older than the `fingerprints` that are kept, whatever may
+        have learned them begins anew, as far as it has something left of them.
 
         Args:
             X: rows as they were learned.
@@ -307,6 +315,7 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         core.load_state_dict(mine.state_dict())
         core.absorb(theirs, units[: len(theirs.novelty.count)], units)
         result._core, result._labels, result.classes_ = core, labels, labels.classes
+        result._publish()
         return result
 
     # -- the parts --------------------------------------------------------------------------------------------------------
@@ -320,6 +329,15 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         if small and features is None and not settings and method(self.method).learner is Exact and scales.shape is None:
             features = FEW_FEATURES
         return ClassModel(scales, outputs, self.method, settings, features, self.seed)
+
+    def _targets_learned(self) -> tuple[Labels | None, bool | None]:
+        return self._labels, None
+
+    def _apart(self) -> bool:
+        return method(self.method).learner is Exact and not (self.method_settings or {}).get("separate")
+
+    def _names(self) -> list[Any] | None:
+        return self._labels.values
 
     def _picture_maps(self, scales: Scales) -> FeatureChoice | None:
         if method(self.method).learner is not Exact:

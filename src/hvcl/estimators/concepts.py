@@ -25,24 +25,36 @@ nothing changes until they do.
 A change is an alarm when, over about the last 50 rows, some pool or expert beats the current expert by more than G = 10 nats and
 by more than three standard deviations of that sum, as the rows themselves show it. Linear pools raise no alarm: where they are
 better, the relation is simpler than an expert's features, and need not be new.
+
+**Taking rows out** (`ConceptFilter.remove`). A `History` knows which expert has learned a row, and what every pool has left of
+it. *Exact*, up to rounding: the sums of pools and experts are those of a filter for which the row had come with weight zero (time
+is not turned back: rows before it are as old as they were). *Approximate*: what followed from predicting the row stays. That are
+the decisions to open experts, which block belongs to whom, the evidence for a change, noise and sharpness; and weights, which are
+products of predictions of rows that are not kept: those of a model that loses a share of its rows lose that share. An expert
+without rows is gone, and the expert of the last rows that are left goes on.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from operator import is_
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dposv, sposv
 from torch import Tensor
 
 from hvcl.core.errors import RunError
 from hvcl.core.state import State
+from hvcl.estimators.history import NOBODY, NOWHERE, OPEN, History
+from hvcl.estimators.regression import Regression
+from hvcl.estimators.shares import Products
 from hvcl.ops import load
 from hvcl.ops.rows import believe, members, sharpened
+from hvcl.posteriors.matrix_normal import NOTHING
 
 HALF_LIVES = (4096, 1024, 256, 64)
 """Rows after which the pools' sums have lost half their weight."""
@@ -62,9 +74,6 @@ RATES = (0.03, 0.003)
 SLOW = 1e-3
 """Probability of a switch between these rates."""
 
-RIDGE = 1.0
-"""Of all regressions: their features have about unit size."""
-
 BLOCK = 32
 """Rows that are added to the sums at a time."""
 
@@ -77,17 +86,11 @@ MEMORY = 0.98
 NATS, DEVIATIONS = 10.0, 3.0
 """Evidence for a change: so many nats, and so many of its own standard deviations."""
 
-SINGLE = 256
-"""Half-life up to which regressions are solved in single precision."""
-
 MOVED = 5.0
 """Standard errors from which on a feature's mean has moved."""
 
 MOST = 8
 """Experts that are kept; the one with the fewest rows makes room for another."""
-
-STALE = 8
-"""Regressions are solved anew when an eighth of their rows is new."""
 
 RATE = np.array(RATES)
 
@@ -113,85 +116,19 @@ class ConceptChange:
     """Features whose means moved with it, the farthest first."""
 
 
-class Regression:
-    """Ridge regression from sums that may be discounted.
+@dataclass
+class Block:
+    """Rows that were learned together: their sums."""
 
-    Args:
-        features: D.
-        outputs: C.
-        half_life: rows after which the sums have lost half their weight; infinite: never.
-        used: the first so many features are used; None: all.
-    """
-
-    def __init__(self, features: int, outputs: int, half_life: float = math.inf, used: int | None = None) -> None:
-        self.half_life = half_life
-        self.used = features if used is None else used
-        self.second = torch.zeros(self.used, self.used, dtype=torch.float64)
-        self.cross = torch.zeros(self.used, outputs, dtype=torch.float64)
-        self.weights = torch.zeros(features, outputs, dtype=torch.float64)
-        self.count = 0.0
-        self.new = 0.0
-
-    def add(self, second: Tensor, cross: Tensor, count: float) -> None:
-        """Sums over a block of rows; a negative count takes them out."""
-        second, cross = second[: self.used, : self.used], cross[: self.used]
-        if math.isfinite(self.half_life):
-            left = 0.5 ** (count / self.half_life)
-            # one pass over the sums, which are larger than a cache
-            torch.add(second, self.second, alpha=left, out=self.second)
-            torch.add(cross, self.cross, alpha=left, out=self.cross)
-            self.count *= left
-        else:
-            sign = 1.0 if count > 0 else -1.0
-            self.second.add_(second, alpha=sign)
-            self.cross.add_(cross, alpha=sign)
-        self.count = max(self.count + count, 0.0)
-        self.new += abs(count)
-
-    def solve(self) -> None:
-        """New weights, if enough rows are new."""
-        if self.new and self.new * STALE >= self.count:
-            # the sums of few rows are far from singular beside the ridge: single precision will do
-            single, places = self.half_life <= SINGLE and self.used > STALE, np.arange(self.used)
-            for dtype, solve in ((np.float32, sposv), (np.float64, dposv))[0 if single else 1 :]:
-                ridged: NDArray[Any] = self.second.numpy().astype(dtype)
-                cross: NDArray[Any] = self.cross.numpy().astype(dtype, order="F")
-                ridged[places, places] += RIDGE
-                # in place, and of one triangle: torch copies the matrix, transposed, and clears the other one
-                _, weights, failed = solve(ridged.T, cross, overwrite_a=True, overwrite_b=True)
-                if not failed:
-                    self.weights[: self.used] = torch.from_numpy(weights)
-                    break
-            self.new = 0.0
-
-    def grow(self, outputs: int) -> None:
-        """Room for more outputs."""
-        more = outputs - self.cross.shape[1]
-        self.cross = torch.nn.functional.pad(self.cross, (0, more))
-        self.weights = torch.nn.functional.pad(self.weights, (0, more))
-
-    def state_dict(self) -> State:
-        """Sums and weights."""
-        return {
-            "half_life": None if math.isinf(self.half_life) else self.half_life,
-            "second": self.second,
-            "cross": self.cross,
-            "weights": self.weights,
-            "count": self.count,
-            "new": self.new,
-        }
-
-    @classmethod
-    def from_state(cls, state: State, features: int, outputs: int, used: int | None = None) -> Regression:
-        """What `state_dict` returned; `RunError` if it does not fit."""
-        made = cls(features, outputs, math.inf if state["half_life"] is None else float(state["half_life"]), used)
-        for name in ("second", "cross", "weights"):
-            value = state[name]
-            if value.shape != getattr(made, name).shape or value.dtype != torch.float64 or not bool(value.isfinite().all()):
-                raise RunError(f"the saved filter over concepts does not fit: {name} of shape {tuple(value.shape)}")
-            setattr(made, name, value.clone())
-        made.count, made.new = float(state["count"]), float(state["new"])
-        return made
+    after: float
+    """Time when it began."""
+    time: float
+    """When it was complete: the stamp of its rows."""
+    second: Tensor
+    cross: Tensor
+    weight: float
+    gain: NDArray[np.float64]
+    """By how many nats each member predicted them better than the expert that was the current one."""
 
 
 class ConceptFilter:
@@ -206,20 +143,31 @@ class ConceptFilter:
 
     def __init__(self, features: int, outputs: int, classes: bool, linear: int = 0) -> None:
         self.features, self.outputs, self.classes, self.linear = features, outputs, classes, linear
+        self.clear()
+
+    def clear(self) -> None:
+        """As if there had been no row."""
+        self.rows = 0
+        self.opened = 0
+        self.changes: list[ConceptChange] = []
         self.restart()
 
-    def restart(self) -> None:
-        """Forget all but how many rows there were: the model of everything answers alone until there are labels again."""
-        self.rows = getattr(self, "rows", 0)
-        self.opened = getattr(self, "opened", 0)
+    def restart(self, history: History | None = None) -> None:
+        """Forget all but how many rows there were: the model of everything answers alone until there are labels again.
+
+        No model holds any row then, unless a `history` says otherwise.
+        """
         self.pools = [Regression(self.features, self.outputs, half_life, used) for half_life, used in self._pools]
         self.experts: list[Regression] = []
         self.numbers: list[int] = []
         self.current = 0
-        self.pending: list[tuple[Tensor, Tensor, float, NDArray[np.float64]]] = []
+        self.pending: list[Block] = []
         self.blocks = 0  # since the last change
-        self.changes: list[ConceptChange] = getattr(self, "changes", [])
+        self.ended: list[float] = []
+        """Stamps of the blocks that the last call of `learn` has completed."""
         self._open()
+        self.history = History([half_life for half_life, _ in self._pools]) if history is None else history
+        self.history.turn(self.history.time if self.history.time else NOWHERE, self.expert)
         self._empty_block()
         members = self._members
         self.weights = np.zeros((len(RATES), members))
@@ -230,7 +178,7 @@ class ConceptFilter:
         self.measured = 0  # rows that it was measured on
         self.sharp = np.zeros((members, len(SHARPNESS)))  # log-likelihoods of the last labels with each power
         self.powers = np.ones(members)  # those with the largest, chosen anew after every block
-        self._laid: tuple[list[Tensor], list[int], NDArray[np.float64]] | None = None
+        self._laid: tuple[list[Tensor], NDArray[np.float64]] | None = None
 
     def _empty_block(self) -> None:
         # without memory of their own until there are rows, which replace them
@@ -278,11 +226,19 @@ class ConceptFilter:
                 model.grow(outputs)
             more = outputs - self.outputs
             self.block_cross = torch.nn.functional.pad(self.block_cross, (0, more))
-            self.pending = [(a, torch.nn.functional.pad(b, (0, more)), count, gain) for a, b, count, gain in self.pending]
+            for block in self.pending:
+                block.cross = torch.nn.functional.pad(block.cross, (0, more))
             self.noise = np.pad(self.noise, ((0, 0), (0, more)), constant_values=1.0)
             self.outputs = outputs
 
     # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> ConceptFilter:
+        """A filter that answers as this one does now, and only that: weights of models are replaced, but sums are changed."""
+        made = copy.copy(self)
+        made.pools, made.experts = [copy.copy(model) for model in self.pools], [copy.copy(model) for model in self.experts]
+        made.numbers = list(self.numbers)
+        return made
 
     def answers(self, phi: Tensor, everything: NDArray[np.float64]) -> NDArray[np.float64]:
         """Answers of all members ``[n, K, C]``; those of the model of everything are given ``[n, C]``."""
@@ -294,15 +250,10 @@ class ConceptFilter:
 
     def coefficients(self) -> NDArray[np.float64]:
         """Weights of the pools and the experts side by side ``[D, (K - 1) C]``; nobody may change them."""
-        weights = [model.weights for model in [*self.pools, *self.experts]]
-        versions = [each._version for each in weights]
-        if (
-            self._laid is None
-            or self._laid[1] != versions
-            or any(a is not b for a, b in zip(self._laid[0], weights, strict=False))
-        ):
-            self._laid = weights, versions, torch.cat(weights, 1).numpy()
-        return self._laid[2]
+        weights, laid = [model.weights for model in [*self.pools, *self.experts]], self._laid
+        if laid is None or len(laid[0]) != len(weights) or not all(map(is_, laid[0], weights)):
+            laid = self._laid = weights, torch.cat(weights, 1).numpy()
+        return laid[1]
 
     def bounded(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probabilities of which none is (nearly) zero, so that no label is impossible; numbers as they are."""
@@ -375,13 +326,15 @@ class ConceptFilter:
         """Learn rows that have no order: all hold now. The model of everything is still believed alone."""
         weight = torch.ones(len(phi), dtype=torch.float64) if weights is None else weights.double()
         second, cross, total = (phi * weight[:, None]).T @ phi, (phi * weight[:, None]).T @ targets, float(weight.sum())
-        for model in [*self.pools, self.experts[self.current]]:
-            share = min(1.0, model.half_life / math.log(2) / total) if math.isfinite(model.half_life) else 1.0
+        for model, share in zip(
+            [*self.pools, self.experts[self.current]], [*self.history.share(total).tolist(), 1.0], strict=True
+        ):
             model.second.add_(second[: model.used, : model.used], alpha=share)
             model.cross.add_(cross[: model.used], alpha=share)
             model.count += share * total
             model.new = model.count
             model.solve()
+        self.history.begin(total, self.expert)
         self.rows += len(phi)
 
     def learn(
@@ -397,7 +350,7 @@ class ConceptFilter:
             weights: how many rows each one counts as ``[n]``.
         """
         changes = []
-        first = 0
+        first, self.ended = 0, []
         while first < len(phi):
             rows = slice(first, min(first + self.left, len(phi)))
             times = None if weights is None else weights[rows].double()
@@ -511,12 +464,15 @@ class ConceptFilter:
 
     def _end_block(self) -> ConceptChange | None:
         """Pools and the current expert learn the block; a change of concept moves the last blocks to another expert."""
-        second, cross, weight, gain = self.block_second, self.block_cross, self.block_weight, self.block_gain
+        after, weight = self.history.time, self.block_weight
+        block = Block(after, after + weight, self.block_second, self.block_cross, weight, self.block_gain)
         self._empty_block()
         if weight > 0:
             for model in [*self.pools, self.experts[self.current]]:
-                model.add(second, cross, weight)
-            self.pending = [*self.pending, (second, cross, weight, gain)][-PENDING:]
+                model.add(block.second, block.cross, weight)
+            self.pending = [*self.pending, block][-PENDING:]
+            self.history.time = block.time
+        self.ended.append(self.history.time)
         self.blocks += 1
         change = self._change()
         for model in [*self.pools, *self.experts]:
@@ -537,12 +493,12 @@ class ConceptFilter:
             return None
         # the last blocks in which the winner was better; in the first of them the concepts met
         kept = len(self.pending)
-        while kept and self.pending[kept - 1][3][winner] > 0:
+        while kept and self.pending[kept - 1].gain[winner] > 0:
             kept -= 1
         moved = self.pending[kept:]
         features = _moved(self.experts[self.current], moved[1:] or moved)
-        for second, cross, count, _ in moved:
-            self.experts[self.current].add(second, cross, -count)
+        for block in moved:
+            self.experts[self.current].add(block.second, block.cross, -block.weight)
         short, others = candidates[:first].max(), candidates[first:]
         known = bool(others.max() > max(short, NATS) - NATS / 2)
         if known:
@@ -550,17 +506,29 @@ class ConceptFilter:
         else:
             if len(self.experts) == MOST:
                 self._drop(min((i for i in range(MOST) if i != self.current), key=lambda i: self.experts[i].count))
-            self._open()
-            shortest = len(HALF_LIVES)
-            self.weights = np.hstack([self.weights, self.weights[:, [shortest]]])
-            self.weights /= self.weights.sum(1, keepdims=True)
-            self.noise = np.vstack([self.noise, self.noise[shortest]])
-            self.sharp = np.vstack([self.sharp, self.sharp[shortest]])
-        for second, cross, count, _ in moved[1:]:
-            self.experts[self.current].add(second, cross, count)
+            self._open_like_the_shortest()
+        for block in moved[1:]:
+            self.experts[self.current].add(block.second, block.cross, block.weight)
+        if moved:
+            self.history.turn(moved[0].after, NOBODY)
+        self.history.turn(moved[1].after if len(moved) > 1 else self.history.time, self.expert)
+        self._begin_turn()
+        return ConceptChange(self.rows, self.expert, known, features)
+
+    def _open_like_the_shortest(self) -> None:
+        """Open an expert that is believed as the shortest pool is."""
+        self._open()
+        shortest = len(HALF_LIVES)
+        self.weights = np.hstack([self.weights, self.weights[:, [shortest]]])
+        self.weights /= self.weights.sum(1, keepdims=True)
+        self.noise = np.vstack([self.noise, self.noise[shortest]])
+        self.sharp = np.vstack([self.sharp, self.sharp[shortest]])
+        self.powers = np.append(self.powers, self.powers[shortest])
+
+    def _begin_turn(self) -> None:
+        """The current expert is another one: evidence against it begins anew."""
         self.pending, self.blocks = [], 0
         self.evidence, self.spread, self.block_gain = (np.zeros(self._members) for _ in range(3))
-        return ConceptChange(self.rows, self.expert, known, features)
 
     def _drop(self, place: int) -> None:
         member = 1 + len(self.pools) + place
@@ -569,27 +537,149 @@ class ConceptFilter:
         self.weights = np.delete(self.weights, member, 1)
         self.weights /= self.weights.sum(1, keepdims=True)
         self.noise, self.sharp = np.delete(self.noise, member, 0), np.delete(self.sharp, member, 0)
+        for name in ("powers", "evidence", "spread", "block_gain"):
+            setattr(self, name, np.delete(getattr(self, name), member))
+        for block in self.pending:
+            block.gain = np.delete(block.gain, member)
+
+    # -- taking rows out --------------------------------------------------------------------------------------------------
+
+    def remove(
+        self,
+        phi: Tensor,
+        targets: Tensor,
+        stamps: NDArray[np.float64],
+        counts: NDArray[np.float64],
+        left: float,
+        pools: Mapping[int, Products] | None = None,
+        experts: Mapping[int, Products] | None = None,
+    ) -> None:
+        """Take rows out of all sums that hold them.
+
+        Args:
+            phi: features ``[n, D]``, each row times the root of what it counts as.
+            targets: ``[n, C]``, likewise.
+            stamps: of the rows ``[n]`` (`hvcl.estimators.history`).
+            counts: what the rows count as ``[n]``.
+            left: share of its rows that the model of everything still has.
+            pools: more that single pools hold, by their places.
+            experts: more that single experts hold, by their numbers.
+        """
+        owners = self.history.experts(stamps)
+        held = [(owners == number).astype(np.float64) for number in self.numbers]
+        more = [(pools or {}).get(place) for place in range(len(self.pools))]
+        more += [(experts or {}).get(number) for number in self.numbers]
+        kept = [left]
+        for model, weights, part in zip(
+            [*self.pools, *self.experts], [*self.history.in_pools(stamps).T, *held], more, strict=True
+        ):
+            rows, lines, times = phi[:, : model.used], targets, counts
+            if part is not None:
+                factor = part.factor.double()
+                rows, lines = torch.cat([rows, factor[:, : model.used]]), torch.cat([lines, factor[:, model.used :]])
+                extra = np.eye(1, len(factor))[0] * part.count
+                times, weights = np.append(times, extra), np.append(weights, np.ones(len(factor)))
+            kept.append(model.remove(rows, lines, times, weights))
+        for block in self.pending:
+            gone = _sums(phi, targets, stamps == block.time)
+            block.second, block.cross = block.second - gone[0], block.cross - gone[1]
+            block.weight = max(block.weight - float(counts[stamps == block.time].sum()), 0.0)
+        waiting = stamps == OPEN
+        if waiting.any():
+            gone = _sums(phi, targets, waiting)
+            self.block_second, self.block_cross = self.block_second - gone[0], self.block_cross - gone[1]
+            weight = self.block_weight - float(counts[waiting].sum())
+            self.block_weight = weight if weight > NOTHING * self.block_weight else 0.0
+        self._lose(np.array(kept))
+
+    def renew(
+        self, until: float, left: float, phi: Tensor, targets: Tensor, counts: NDArray[np.float64], *, alone: bool = False
+    ) -> bool:
+        """Take rows out that came no later than some time; when is not known. Returns whether everything has begun anew.
+
+        Pools begin anew unless nothing is left of such rows in them, and so do all experts that may have learned them, unless
+        there is only one that can have: it loses just these rows.
+
+        Args:
+            until: that time.
+            left: share of its rows that the model of everything still has.
+            phi: features of the rows, as `remove` takes them.
+            targets: their targets.
+            counts: what they count as.
+            alone: whether such an expert begins anew all the same.
+        """
+        history, first = self.history, 1 + len(self.pools)
+        kept, owners = np.ones(self._members), history.owners(until)
+        kept[0] = left
+        for pool in np.flatnonzero(~history.faded(until)):
+            self.pools[pool].clear()
+            history.since[pool], kept[1 + pool] = history.time, 0.0
+        waiting = until == OPEN or any(block.after < until for block in self.pending)
+        sure = len(owners) == 1 and not alone and not waiting
+        for place, number in enumerate(self.numbers):
+            if number in owners:
+                expert = self.experts[place]
+                kept[first + place] = expert.remove(phi, targets, counts, np.ones(len(counts))) if sure else 0.0
+        if not kept[1:].any():
+            self.restart()
+            return True
+        if until == OPEN:
+            self._empty_block()
+        self._lose(kept)
+        return False
+
+    def _lose(self, kept: NDArray[np.float64]) -> None:
+        """Models have lost rows: they are believed as far as they have these shares of them left ``[K]``; 0 is an empty one."""
+        weights = self.weights * kept
+        weights[:, 0] += ~(weights.sum(1) > 0)
+        self.weights = weights / weights.sum(1, keepdims=True)
+        empty = [number for number, share in zip(self.numbers, kept[1 + len(self.pools) :], strict=True) if not share]
+        current = self.expert
+        if current in empty:
+            others = [number for _, number in self.history.turns if number in self.numbers and number not in empty]
+            if others:
+                self.current = self.numbers.index(others[-1])
+            else:
+                self._open_like_the_shortest()
+        for number in empty:
+            self._drop(self.numbers.index(number))
+        if self.expert != current:
+            self.history.turn(self.history.time, self.expert)
+            self._begin_turn()
+            self._wait_for_rows()
+
+    def _wait_for_rows(self) -> None:
+        """No alarm before the current expert may have learned as many rows as the pools hold that could raise it."""
+        most = max(model.count for model in self.pools[1 : len(HALF_LIVES)])
+        self.blocks = min(0, PENDING - math.ceil((most - self.experts[self.current].count) / BLOCK))
 
     def merge(self, other: ConceptFilter, order: list[int]) -> None:
         """Add the pools of another site's filter, whose outputs have the numbers `order` here; concepts are found anew.
 
         Of what both believe in, the mean is believed; their experts, which may be of different concepts, leave their share to the
-        pool of 1,024 rows.
+        pool of 1,024 rows. Rows of blocks that are not complete are in no model.
         """
-        mine, theirs = self.pools, other.pools
-        rows, changes = self.rows + other.rows, self.changes
+        mine, theirs, history = self.pools, other.pools, self.history
+        rows, opened = self.rows + other.rows, max(self.opened, other.opened)
+        late = history.late | other.history.late
+        history.merge(other.history)
         kept, alone = 1 + len(self.pools), self.alone and other.alone
         believed = sum(each.weights[:, :kept] for each in (self, other)) / 2
-        self.restart()
+        self.opened = opened
+        self.restart(history)
         if not alone:
             self.weights = np.pad(believed, ((0, 0), (0, self._members - kept)))
             self.weights[:, 2] += 1 - self.weights.sum(1)
-        self.rows, self.changes = rows, changes
-        for pool, a, b in zip(self.pools, mine, theirs, strict=True):
+        self.rows = rows
+        for place, (pool, a, b) in enumerate(zip(self.pools, mine, theirs, strict=True)):
+            if late[place]:  # it would not be known whose rows it holds from when on
+                history.since[place] = history.time
+                continue
             pool.second, pool.cross, pool.count = a.second + b.second, a.cross.clone(), a.count + b.count
-            pool.cross[:, order] += b.cross[:, : len(order)]
+            pool.cross[:, order[: other.outputs]] += b.cross
             pool.new = pool.count
             pool.solve()
+        self._wait_for_rows()
 
     # -- files ------------------------------------------------------------------------------------------------------------
 
@@ -607,7 +697,7 @@ class ConceptFilter:
             "current": self.current,
             "blocks": self.blocks,
             "measured": self.measured,
-            "pending": [[second, cross, count, torch.from_numpy(gain)] for second, cross, count, gain in self.pending],
+            "pending": [[b.after, b.time, b.second, b.cross, b.weight, torch.from_numpy(b.gain)] for b in self.pending],
             "block": [second.clone(), cross.clone(), rows, weight],
             "gain": torch.from_numpy(self.block_gain * float(block)),
             "weights": torch.from_numpy(self.weights.copy()),
@@ -617,13 +707,14 @@ class ConceptFilter:
             "noise": torch.from_numpy(self.noise.copy()),
             "sharp": torch.from_numpy(self.sharp.copy()),
             "powers": torch.from_numpy(self.powers.copy()),
+            "history": self.history.state_dict(),
             "changes": [[change.row, change.expert, change.known, list(change.moved)] for change in self.changes],
         }
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned; `RunError` if it does not fit."""
         self.outputs = int(state["outputs"])
-        self.restart()
+        self.clear()
         features, outputs = self.features, self.outputs
         kinds = self._pools
         if [saved["half_life"] for saved in state["pools"]] != [half_life for half_life, _ in kinds]:
@@ -644,11 +735,15 @@ class ConceptFilter:
             setattr(self, "block_gain" if name == "gain" else name, value.copy())
         if not 0 <= self.current < len(self.experts):
             raise RunError("the saved filter over concepts does not fit this version of hvcl")
-        blocks = [*state["pending"], state["block"]]
+        blocks = [*((second, cross) for _, _, second, cross, _, _ in state["pending"]), state["block"][:2]]
         gains = [gain.shape == (members,) for *_, gain in state["pending"]]
-        if not all(gains) or any(b[0].shape != (features, features) or b[1].shape != (features, outputs) for b in blocks):
+        if not all(gains) or any(a.shape != (features, features) or b.shape != (features, outputs) for a, b in blocks):
             raise RunError("the saved filter over concepts does not fit: blocks of other sizes")
-        self.pending = [(a.clone(), b.clone(), float(count), gain.numpy().copy()) for a, b, count, gain in state["pending"]]
+        self.pending = [
+            Block(float(after), float(time), second.clone(), cross.clone(), float(weight), gain.numpy().copy())
+            for after, time, second, cross, weight, gain in state["pending"]
+        ]
+        self.history.load_state_dict(state["history"])
         self.blocks, self.measured = int(state["blocks"]), int(state["measured"])
         second, cross, rows, weight = state["block"]
         self.block_second, self.block_cross = second.clone(), cross.clone()
@@ -657,13 +752,19 @@ class ConceptFilter:
         self.changes = [ConceptChange(int(row), int(expert), bool(known), tuple(moved)) for row, expert, known, moved in found]
 
 
-def _moved(old: Regression, blocks: list[tuple[Tensor, Tensor, float, NDArray[np.float64]]]) -> tuple[int, ...]:
+def _sums(phi: Tensor, targets: Tensor, rows: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+    """Products of some of the rows with themselves and with their targets."""
+    some = torch.from_numpy(np.flatnonzero(rows))
+    return phi[some].T @ phi[some], phi[some].T @ targets[some]
+
+
+def _moved(old: Regression, blocks: list[Block]) -> tuple[int, ...]:
     """Features whose means in the last blocks differ from those of all rows of an expert, the farthest first."""
-    count = sum(float(second[0, 0]) for second, *_ in blocks)
+    count = sum(float(block.second[0, 0]) for block in blocks)
     if not blocks or count < 2 or float(old.second[0, 0]) < 2:
         return ()
     before, rows = old.second, float(old.second[0, 0])
-    now = torch.stack([second[0] for second, *_ in blocks]).sum(0) / count
+    now = torch.stack([block.second[0] for block in blocks]).sum(0) / count
     mean = before[0] / rows
     variance = (before.diagonal() / rows - mean.square()).clamp_min(0) + 1e-12
     away = (now - mean).abs() / (variance * (1 / count + 1 / rows)).sqrt()

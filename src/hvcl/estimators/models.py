@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from hvcl.core.random import float32
 from hvcl.core.state import State
 from hvcl.estimators.groups import GroupSums
 from hvcl.estimators.maps import PICTURE_FEATURES, default_features, make_map, picture_choice, picture_map
-from hvcl.estimators.scales import Scales, ScaleWarning
+from hvcl.estimators.scales import Scales
 from hvcl.features import FeatureChoice, FeatureMap
 from hvcl.learners import Exact, ExactConfig, Learner, create, merge, method
 from hvcl.learners.conjugate import SharedExperts
@@ -30,6 +30,9 @@ from hvcl.posteriors.classes import FREEDOM, ArrayReading
 
 FAR_TARGET = 100.0
 """Spreads from the first rows' median at which targets are clipped."""
+
+MOST_EXPERTS = 32
+"""Of a gate, unless the settings say otherwise: a stream has no end."""
 
 BLOCK = 32
 """Rows that are predicted at once; fewer are filled up, so that a row's answer does not depend on the rows beside it."""
@@ -115,8 +118,9 @@ def _arrays(state: State) -> dict[str, NDArray[np.float64]]:
 class Model(ABC):
     """Learns from encoded rows with targets, and answers."""
 
-    def check_targets(self, targets: Tensor) -> None:
-        """`InputError`, before anything is learned, if targets cannot be learned; units of classes always can."""
+    def check_targets(self, targets: Tensor) -> str | None:
+        """`InputError`, before anything is learned, if targets cannot be learned; returns a warning if they are odd."""
+        return None
 
     @abstractmethod
     def learn(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
@@ -139,6 +143,14 @@ class Model(ABC):
     @abstractmethod
     def reading(self) -> ClassReading | LinearReading | None:
         """Answers from `features` of rows, as of now: what is learned later does not change them. None: no row yet."""
+
+    @abstractmethod
+    def snapshot(self) -> Self | None:
+        """A model that answers as this one does now, and never changes; None: that would take a copy of all that is learned."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Compute what all answers of a snapshot are made of."""
 
     @abstractmethod
     def remove(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
@@ -264,6 +276,20 @@ class ClassModel(Model):
             return None
         return ClassReading(experts.head.reading().arrays(), [unit for _, unit in experts.columns], self.outputs)
 
+    def snapshot(self) -> Self | None:
+        """Of `exact` with shared features."""
+        learner = self.learner.snapshot() if isinstance(self.learner, Exact) else None
+        if learner is None:
+            return None
+        made = copy.copy(self)
+        made.learner = learner
+        return made
+
+    def prepare(self) -> None:
+        """The reading of the head."""
+        if isinstance(self.learner, Exact) and isinstance(self.learner.experts, SharedExperts) and self.learner.expert_log.seen:
+            self.learner.experts.head.reading()
+
     def first_rows_are_over(self) -> None:
         """Let a learner with features of its own fit them to what it has."""
         if isinstance(self.learner, Exact):
@@ -382,8 +408,13 @@ class ClassModel(Model):
 
 
 def exact_settings(scales: Scales, settings: dict[str, Any], features: int | None) -> ExactConfig:
-    """The configuration of `exact`: without a gate, and with features that suit the rows, unless the settings say otherwise."""
+    """The configuration of `exact`: without a gate, and with features that suit the rows, unless the settings say otherwise.
+
+    The experts of a gate are bounded, and those that have become one are joined, so that every batch costs the same.
+    """
     given: dict[str, Any] = {"gate": bool(settings.get("separate")), **settings}
+    if given["gate"] and not given.get("separate"):
+        given = {"max_experts": MOST_EXPERTS, "merging": True, **given}
     if features is not None:
         given["random_features"] = int(features)
     if scales.shape is not None:
@@ -472,16 +503,15 @@ class RegressionModel(Model):
         """Standardised targets; what lies farther out than `FAR_TARGET` spreads counts as that, lest one row rule all others."""
         return ((targets - self.centre) / self.spread).clamp(-FAR_TARGET, FAR_TARGET)
 
-    def check_targets(self, targets: Tensor) -> None:
+    def check_targets(self, targets: Tensor) -> str | None:
         """A warning for targets that are far out."""
         far = ((targets - self.centre).abs() > FAR_TARGET * self.spread).any(1)
-        if bool(far.any()):
-            warnings.warn(
-                f"{int(far.sum())} of {len(far)} targets lie more than {FAR_TARGET:.0f} spreads from the first rows' median "
-                "and count as if they lay there: check them, or transform the targets (logarithm, difference)",
-                ScaleWarning,
-                stacklevel=8,
-            )
+        if not bool(far.any()):
+            return None
+        return (
+            f"{int(far.sum())} of {len(far)} targets lie more than {FAR_TARGET:.0f} spreads from the first rows' median "
+            "and count as if they lay there: check them, or transform the targets (logarithm, difference)"
+        )
 
     def learn(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
         """Add rows to the sums."""
@@ -507,6 +537,17 @@ class RegressionModel(Model):
             return None
         posterior = self.regression.posterior()
         return LinearReading(posterior.weights.numpy(), posterior.feature_mean.numpy(), posterior.intercept.numpy())
+
+    def snapshot(self) -> Self:
+        """With a snapshot of the regression."""
+        made = copy.copy(self)
+        made.regression = self.regression.snapshot()
+        return made
+
+    def prepare(self) -> None:
+        """The posterior."""
+        if self.regression.count:
+            self.regression.posterior()
 
     def remove(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
         """Take rows out of the sums."""

@@ -6,7 +6,13 @@ With :math:`z = P x`, at most `DIMENSIONS` numbers (a fixed random projection of
 .. math:: \nu(x) = \min_c (z - m_c)^T S^{-1} (z - m_c) / k ,
 
 about 1 for ordinary rows whatever the number of dimensions k, and without bound for others. How large ordinary values are is
-counted in a histogram of the novelties that rows had when they had just been learned.
+counted in a histogram of the novelties that rows have when they have just been learned, each as if it had not been: without the
+row the mean of its class's n rows moves away from it by the factor :math:`c = n / (n - 1)`, and the sums of squares are less, so
+that with N rows in all
+
+.. math:: \nu' = \nu\, \frac{c^2 (N - 1) / N}{1 - c\, k \nu / N} .
+
+Else rows that were learned would seem more ordinary than new ones, the more so the more dimensions there are.
 """
 
 from __future__ import annotations
@@ -33,8 +39,11 @@ FLOOR = 0.05
 PRIOR = 5.0
 """Weight, in rows, of a prior covariance of one."""
 
-BINS = 96
-"""Of the histogram: bin i begins at the novelty 2^((i - 32) / 4)."""
+FINE = 16
+"""Bins of the histogram for each factor of two."""
+
+BINS = 24 * FINE
+"""Of the histogram: bin i begins at the novelty 2^(i / FINE - 8)."""
 
 ORDINARY = 0.99
 """Share of the learned rows that counts as ordinary."""
@@ -106,7 +115,7 @@ class Novelty:
         self.count = torch.where(classes, 0, self.count)
         self.total = torch.where(classes.unsqueeze(1), 0, self.total)
         if not bool(self.count.any()):
-            self.square = torch.zeros_like(self.square)
+            self.square, self.histogram = torch.zeros_like(self.square), torch.zeros_like(self.histogram)
 
     def _weighed(self, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         return self.reduce(x), torch.ones(len(x), dtype=torch.float64) if weights is None else weights
@@ -121,8 +130,19 @@ class Novelty:
 
     def _count_novelties(self, z: Tensor, times: Tensor) -> None:
         if float(self.count.sum()) > 0:
-            more = np.bincount(_bins(self._of(z)), times.numpy(), minlength=BINS)
+            novelty, nearest = self._nearest(z)
+            more = np.bincount(_bins(self._as_new(novelty, nearest, np.abs(times.numpy()))), times.numpy(), minlength=BINS)
             self.histogram = torch.from_numpy(np.maximum(self.histogram.numpy() + more, 0))
+
+    def _as_new(
+        self, novelty: NDArray[np.float64], nearest: NDArray[np.int64], times: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """What the novelty of learned rows would be if they were not learned: they have drawn mean and scatter to themselves."""
+        count = self.count.numpy()
+        rows, whole = count[count > 0][nearest], PRIOR + count.sum()
+        draw = rows / np.maximum(rows - times, 0.5 * times)
+        rest = np.maximum(1 - draw * times * novelty * self.size / whole, 0.1)
+        return np.asarray(novelty * draw**2 * (whole - times) / whole / rest)
 
     def subtract(self, count: Tensor, total: Tensor, square: Tensor) -> None:
         """Take out the sums of some rows. How novel they were stays in the histogram, scaled to the rows that are left."""
@@ -139,16 +159,18 @@ class Novelty:
         self.total = self.total.index_add(0, columns, other.total)
         self.square, self.histogram = self.square + other.square, self.histogram + other.histogram
 
-    def _of(self, z: Tensor) -> NDArray[np.float64]:
+    def _nearest(self, z: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Novelties ``[n]``, and the nearest class of those that have rows ``[n]``."""
         whiten, means = self.whitened()
         white = z.numpy() @ whiten
         if white.size * len(means) <= FEW:
             away = white[:, None] - means
-            return np.asarray(np.add.reduce(np.square(away, out=away), 2).min(1) / self.size)
-        distance = torch.cdist(
-            torch.from_numpy(white), torch.from_numpy(means), compute_mode="donot_use_mm_for_euclid_dist"
-        ).numpy()
-        return np.asarray(np.square(distance.min(1)) / self.size)
+            squares = np.add.reduce(np.square(away, out=away), 2)
+        else:
+            rows, centres = torch.from_numpy(white), torch.from_numpy(means)
+            squares = np.square(torch.cdist(rows, centres, compute_mode="donot_use_mm_for_euclid_dist").numpy())
+        nearest = squares.argmin(1)
+        return squares[np.arange(len(squares)), nearest] / self.size, nearest
 
     def whitened(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What whitens rows, and the whitened means of the classes; computed once for the sums as they are."""
@@ -175,12 +197,14 @@ class Novelty:
 
     def __call__(self, x: Tensor) -> NDArray[np.float64]:
         """The novelty of encoded rows; zero before anything is learned."""
-        return self._of(self.reduce(x)) if float(self.count.sum()) > 0 else np.zeros(len(x))
+        return self._nearest(self.reduce(x))[0] if float(self.count.sum()) > 0 else np.zeros(len(x))
 
     def share_beyond(self, novelty: NDArray[np.float64]) -> NDArray[np.float64]:
         """Share of the learned rows that were at least as novel, with the row itself counted among them."""
-        above = self.histogram.flip(0).cumsum(0).flip(0)
-        return np.asarray((1 + above.numpy()[_bins(novelty)]) / (1 + float(self.histogram.sum())))
+        counts = self.histogram.numpy()
+        logs = np.log(1 + np.append(np.cumsum(counts[::-1])[::-1], 0.0)) - np.log(1 + counts.sum())
+        # within a bin as if the share fell by the same factor everywhere
+        return np.asarray(np.exp(np.interp(_places(novelty), np.arange(BINS + 1), logs)))
 
     def trust(self, novelty: NDArray[np.float64]) -> NDArray[np.float64]:
         """1 for rows that are no outliers, falling to 0 with the novelty: `FAR` times the largest ordinary one over the row's."""
@@ -195,8 +219,8 @@ class Novelty:
     def ordinary(self) -> float:
         """The largest ordinary novelty."""
         above = self.histogram.numpy().cumsum()
-        last = int((above < ORDINARY * max(above[-1], 1.0)).sum())
-        return float(max(2.0 ** ((min(last, BINS - 1) - 31) / 4), 1.0))
+        last = min(int((above < ORDINARY * max(above[-1], 1.0)).sum()), BINS - 1)
+        return float(max(2.0 ** ((4 * last // FINE - 31) / 4), 1.0))  # the next quarter of a factor of two
 
     def state_dict(self) -> State:
         """All sums."""
@@ -222,5 +246,9 @@ def _whitening(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _bins(novelty: NDArray[np.float64]) -> NDArray[np.int64]:
-    places = np.floor(32 + 4 * np.log2(np.maximum(novelty, 2.0**-8)))
-    return np.asarray(np.minimum(np.maximum(places, 0), BINS - 1).astype(np.int64))
+    return np.asarray(np.minimum(np.maximum(np.floor(_places(novelty)), 0), BINS - 1).astype(np.int64))
+
+
+def _places(novelty: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where on the scale of the bins a novelty lies."""
+    return np.asarray(FINE * (8 + np.log2(np.maximum(novelty, 2.0**-8))))

@@ -20,6 +20,7 @@ from hvcl.core.state import State
 from hvcl.estimators.base import ContinualEstimator, same_length
 from hvcl.estimators.core import Core, Course
 from hvcl.estimators.groups import check_group
+from hvcl.estimators.labels import Labels
 from hvcl.estimators.maps import FEW_FEATURES, check_features, make_map, picture_choice, picture_map
 from hvcl.estimators.models import RegressionModel
 from hvcl.estimators.now import DriftEvent
@@ -48,6 +49,8 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         seed: of everything random.
         private: no value of a row is kept after a call, or gets into any file. The first call must bring `warmup` rows unless
             `scales` are given; what else differs is in docs/estimators.
+        fingerprints: rows whose fingerprints are kept, the newest ones, at 24 bytes each (`hvcl.estimators.ledger`). They say
+            which expert and pools have learned a row that is to be forgotten. Where answers are those of now only.
 
     Attributes:
         n_features_in_: columns of X.
@@ -72,6 +75,7 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         max_categories: int = 16,
         seed: int = 0,
         private: bool = False,
+        fingerprints: int = 100_000,
     ) -> None:
         self.features = features
         self.ridge = ridge
@@ -82,6 +86,7 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         self.max_categories = max_categories
         self.seed = seed
         self.private = private
+        self.fingerprints = fingerprints
 
     def __sklearn_tags__(self) -> Tags:
         """Several targets are welcome."""
@@ -94,8 +99,10 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
     @one_at_a_time
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Forget everything, and learn from all rows; the order of a table's rows makes no difference at all."""
-        self._reset()
-        return self._partial_fit(X, y, sample_weight, None, fit=True)
+        with self._anew():
+            self._partial_fit(X, y, sample_weight, None, fit=True)
+        self._announce()
+        return self
 
     @one_at_a_time
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, group: str | int | None = None) -> Self:
@@ -110,7 +117,9 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         """
         if "_core" not in self.__dict__:
             self._reset()
-        return self._partial_fit(X, y, sample_weight, group, fit=False)
+        self._partial_fit(X, y, sample_weight, group, fit=False)
+        self._announce()
+        return self
 
     def _reset(self) -> None:
         super()._reset()
@@ -120,13 +129,13 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
             raise InputError(f"ridge must be a positive number, or None, got {self.ridge!r}")
         self._flat: bool | None = None
 
-    def _partial_fit(self, X: Any, y: Any, weights: Any, group: Any, fit: bool) -> Self:
+    def _partial_fit(self, X: Any, y: Any, weights: Any, group: Any, fit: bool) -> None:
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         table = self._read(X)
         targets, flat = self._targets(table, y)
         table, targets, times = self._weighed(table, targets, weights)
-        return self._learn_table(table, targets, flat, times, group, fit)
+        self._learn_table(table, targets, flat, times, group, fit)
 
     def _learn_table(
         self,
@@ -136,17 +145,15 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         weights: NDArray[np.float64] | None,
         group: Any,
         fit: bool,
-    ) -> Self:
+    ) -> None:
         if fit and table.pictures is None:
             order = table.canonical_order(targets if weights is None else np.column_stack([targets, weights]))
             table, targets, weights = table.take(order), targets[order], None if weights is None else weights[order]
         wanted = torch.from_numpy(np.ascontiguousarray(targets))
-        events = len(self.drift_)
         self._learn(table, wanted, None if group is None else check_group(group), self._course(fit), fit, weights)
         if self._flat is None:
             self._flat = flat
-        self._announce(events)
-        return self
+        self._publish()
 
     def _targets(self, table: Table, y: Any) -> tuple[NDArray[np.float64], bool]:
         """Targets ``[n, C]``, finite, as many as before; and whether they came as ``[n]``."""
@@ -168,7 +175,6 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
 
     # -- predicting -------------------------------------------------------------------------------------------------------
 
-    @one_at_a_time
     def predict(
         self, X: Any, return_std: bool = False, abstain: float | None = None
     ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -180,14 +186,15 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
             abstain: a share of ordinary rows, e.g. 0.05. Rows that are more unlike the learned ones than all but this share of
                 these were get NaN.
         """
-        core, x = self._encoded(X)
-        mean, variance = self._moments(core, x)
-        if abstain is not None:
-            outliers = self._outliers(core, x, abstain)
-            mean[outliers] = variance[outliers] = np.nan
-        return (self._shaped(mean), self._shaped(np.sqrt(variance))) if return_std else self._shaped(mean)
+        with self._asked() as (learned, core):
+            x = self._encoded(learned, core, X)
+            mean, variance = self._moments(core, x)
+            if abstain is not None:
+                outliers = self._outliers(core, x, abstain)
+                mean[outliers] = variance[outliers] = np.nan
+        shaped = _shaped(mean, learned.flat)
+        return (shaped, _shaped(np.sqrt(variance), learned.flat)) if return_std else shaped
 
-    @one_at_a_time
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         r"""Lower and upper ends of intervals that hold the targets of new rows with probability `level`, if the model holds.
 
@@ -196,11 +203,11 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         """
         if isinstance(level, bool) or not isinstance(level, float | np.floating) or not 0 < level < 1:
             raise InputError(f"level must lie between 0 and 1, got {level!r}")
-        core, x = self._encoded(X)
-        mean, variance = self._moments(core, x)
-        freedom = max(core.model.regression.count - 1, 1)
+        with self._asked() as (learned, core):
+            mean, variance = self._moments(core, self._encoded(learned, core, X))
+            freedom = max(core.model.regression.count - 1, 1)
         half = stdtrit(freedom, 0.5 + level / 2) * np.sqrt(variance)
-        return self._shaped(mean - half), self._shaped(mean + half)
+        return _shaped(mean - half, learned.flat), _shaped(mean + half, learned.flat)
 
     def _moments(self, core: Core[RegressionModel], x: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Means and variances of the targets ``[n, C]``."""
@@ -214,17 +221,15 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         trust = core.novelty.trust(core.novelty(x))[:, None]
         return mean, variance / trust + spread**2 * (1 / trust - 1)
 
-    def _shaped(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return values[:, 0] if self._flat else values
-
     # -- forgetting and merging -------------------------------------------------------------------------------------------
 
     @one_at_a_time
     def forget(self, X: Any, y: Any, sample_weight: Any = None, *, group: str | int | None = None, twice: bool = False) -> Self:
         """Unlearn rows exactly (up to rounding): the sums become what they would be without them, but for the fixed scales.
 
-        Which concept a row belonged to is not kept: the filter that answers as of now begins anew, and answers are those of
-        everything ever learned until more rows have come.
+        As of now, too: the sums of the pools and experts that have learned them lose them, by their fingerprints; how far each is
+        believed is approximate (`hvcl.estimators.concepts`). For rows older than the `fingerprints` that are kept, whatever may
+        have learned them begins anew, as far as it has something left of them.
 
         Args:
             X: rows as they were learned.
@@ -261,6 +266,7 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         core.model.merge(theirs.model)
         core.absorb(theirs, [0] * len(theirs.novelty.count), list(range(core.model.outputs)))
         result._core = core
+        result._publish()
         return result
 
     # -- the parts --------------------------------------------------------------------------------------------------------
@@ -275,6 +281,15 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
         features = FEW_FEATURES if small and self.features is None else self.features
         made = make_map(scales, features, self.seed) if choice is None else picture_map(scales, choice)
         return RegressionModel(made, centre, spread, self.ridge)
+
+    def _targets_learned(self) -> tuple[Labels | None, bool | None]:
+        return None, self._flat
+
+    def _apart(self) -> bool:
+        return True
+
+    def _names(self) -> list[Any] | None:
+        return None
 
     def _picture_maps(self, scales: Scales) -> FeatureChoice | None:
         return None if scales.shape is None else picture_choice(scales.shape, self.features, self.seed)
@@ -291,3 +306,8 @@ class ContinualRegressor(RegressorMixin, ContinualEstimator[RegressionModel]):  
     def _restore(self, state: State) -> None:
         super()._restore(state)
         self._flat = state["flat"]
+
+
+def _shaped(values: NDArray[np.float64], flat: bool | None) -> NDArray[np.float64]:
+    """Numbers of all targets, as these came."""
+    return values[:, 0] if flat else values

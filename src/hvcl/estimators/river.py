@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
@@ -19,7 +18,7 @@ from hvcl.estimators.labels import read_labels
 from hvcl.estimators.maps import FEW_FEATURES
 from hvcl.estimators.now import DriftEvent
 from hvcl.estimators.regressor import ContinualRegressor
-from hvcl.estimators.scales import ScaleWarning
+from hvcl.estimators.scales import ScaleWarning, warn_user
 from hvcl.estimators.single import NUMBERS, SingleRows, number, text
 from hvcl.estimators.tables import Kind, Table
 
@@ -66,7 +65,8 @@ class _OneByOne(Generic[AnyEstimator]):
     @property
     def drift_(self) -> list[DriftEvent]:
         """Changes of the concept so far."""
-        return [] if self._estimator is None else self._estimator.drift_
+        core = None if self._estimator is None else self._estimator._core
+        return [] if core is None else list(core.events)
 
     @abstractmethod
     def _make(self) -> AnyEstimator:
@@ -113,6 +113,7 @@ class _OneByOne(Generic[AnyEstimator]):
                 raise
             self._rows, self._provisional = [], None
             self._lay_out()
+            self._estimator._announce()
             return
         target = None if self._single is None else self._target(estimator, kept[1])
         if self._single is None or target is None:
@@ -121,13 +122,15 @@ class _OneByOne(Generic[AnyEstimator]):
             self._teach(estimator, table, [kept[1]], fit=False)
             if self._single is not None:
                 self._single.refresh()
+            estimator._announce()
             return
         answered = self._single.answered(row)
-        self._warn(row)
         self._single.weigh(answered, target)
         self._rows.append(kept)
         if len(self._rows) >= self._single.left:
             self._finish_block()
+            estimator._announce()
+        self._warn(row)
 
     def _finish_block(self) -> None:
         """The sums learn the rows that have come since the last block."""
@@ -141,6 +144,7 @@ class _OneByOne(Generic[AnyEstimator]):
 
     def _taught(self, rows: list[tuple[Row, Any]], small: bool = False) -> AnyEstimator:
         estimator = self._make()
+        estimator._warns_later = True
         if small:
             estimator.answer = "ever"  # which is the same before any row that comes after these
             if estimator.features is None:
@@ -175,11 +179,8 @@ class _OneByOne(Generic[AnyEstimator]):
         new = sorted(row.keys() - self._columns.keys())
         if new:
             self._warned = True
-            warnings.warn(
-                f"the names {new[:5]} appeared after the first {self.warmup} rows and are left out: the columns are fixed",
-                ScaleWarning,
-                stacklevel=3,
-            )
+            words = f"the names {new[:5]} appeared after the first {self.warmup} rows and are left out: the columns are fixed"
+            warn_user(words, ScaleWarning)
 
     def _encoded(self, estimator: AnyEstimator, x: Row) -> Any:
         core = estimator._ready()
@@ -225,7 +226,9 @@ class RiverClassifier(_OneByOne[ContinualClassifier], base.Classifier):
 
     def _make(self) -> ContinualClassifier:
         priors: Any = self.priors
-        return ContinualClassifier(features=self.features, priors=priors, max_categories=self.max_categories, seed=self.seed)
+        return ContinualClassifier(
+            features=self.features, priors=priors, max_categories=self.max_categories, seed=self.seed, fingerprints=0
+        )
 
     def _teach(self, estimator: ContinualClassifier, table: Table, targets: list[Any], fit: bool) -> None:
         if fit:
@@ -251,11 +254,12 @@ class RiverClassifier(_OneByOne[ContinualClassifier], base.Classifier):
         if estimator is None:
             return {}
         if self._single is None:
-            p = estimator._probabilities(*self._encoded(estimator, x))[0]
+            core, encoded = self._encoded(estimator, x)
+            p = estimator._probabilities(core, encoded, None)[0]
         else:
             found = self._single.answered(_named(x))
             trust = np.array([self._single.trust(found)])
-            p = estimator._ranked(estimator._ready(), self._single.mixture(found), trust)[0]
+            p = estimator._ranked(estimator._ready(), self._single.mixture(found), trust, None)[0]
         return dict(zip(estimator.classes_.tolist(), p.tolist(), strict=True))
 
 
@@ -290,7 +294,9 @@ class RiverRegressor(_OneByOne[ContinualRegressor], base.Regressor):
         yield {"features": 20, "warmup": 20}
 
     def _make(self) -> ContinualRegressor:
-        return ContinualRegressor(features=self.features, ridge=self.ridge, max_categories=self.max_categories, seed=self.seed)
+        return ContinualRegressor(
+            features=self.features, ridge=self.ridge, max_categories=self.max_categories, seed=self.seed, fingerprints=0
+        )
 
     def _teach(self, estimator: ContinualRegressor, table: Table, targets: list[Any], fit: bool) -> None:
         values = np.array(targets, dtype=np.float64)

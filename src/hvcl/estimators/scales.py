@@ -17,6 +17,7 @@ missing ones another.
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -261,7 +262,7 @@ def check_width(table: Table) -> None:
 
 
 class Drift:
-    """Counts numbers that have left the scales, and warns once when they are many.
+    """Counts numbers that have left the scales, and gives one warning when they are many.
 
     That is when in a block of `BLOCK` rows (or what there is of it so far) at least `SOME` rows, and a share `MANY` of them, have
     one and the same column more than `FAR` spreads from its median.
@@ -276,27 +277,27 @@ class Drift:
         """Rows of the present block that are far out, for each column."""
         self.warned = False
 
-    def note(self, sizes: NDArray[np.float64], names: tuple[str, ...] | None) -> None:
-        """Count rows, before they are learned, by their standardised numbers without sign ``[n, columns]``."""
+    def note(self, sizes: NDArray[np.float64], names: tuple[str, ...] | None) -> str | None:
+        """Count rows by their standardised numbers without sign ``[n, columns]``; returns the warning if it is due, once."""
         if self.warned or not sizes.shape[1]:
-            return
+            return None
+        words = None
         far, rows, outside = sizes > FAR, self.rows + len(sizes), self.outside
         anew = bool(far.any())
         if anew:
             outside = outside + torch.from_numpy(far.sum(0))
         worst = int(outside.argmax()) if anew else 0
         if anew and int(outside[worst]) >= max(SOME, MANY * rows):
-            warnings.warn(
+            words = (
                 f"in {int(outside[worst])} of {rows} rows column {names[worst] if names else worst} lies more than {FAR:.0f} "
                 f"spreads from its median in the first rows (just now up to {float(sizes[:, worst].max()):.3g}; from {CLIP:.0f} "
                 "on values are clipped): the scales are fixed, so start a new estimator with rows of today or with `scales` of a "
-                "wider sample, or transform the column (logarithm, difference) before",
-                ScaleWarning,
-                stacklevel=8,
+                "wider sample, or transform the column (logarithm, difference) before"
             )
             self.warned = True
         over = rows >= BLOCK
         self.rows, self.outside = 0 if over else rows, torch.zeros_like(outside) if over else outside
+        return words
 
     def state_dict(self) -> State:
         """The counts."""
@@ -309,6 +310,14 @@ class Drift:
                 f"the saved drift does not fit: it is of {len(state['outside'])} columns, expected {len(self.outside)}"
             )
         self.rows, self.outside, self.warned = int(state["rows"]), state["outside"].clone(), bool(state["warned"])
+
+
+def warn_user(words: str, category: type[Warning]) -> None:
+    """Warn of what the user's own line has brought, however deep in this package it is noticed."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "hvcl":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(words, category, stacklevel=level)
 
 
 def published(scales: Any) -> Scales | None:

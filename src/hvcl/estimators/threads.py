@@ -1,4 +1,4 @@
-"""One call of an estimator at a time, from whatever thread."""
+"""One call that changes an estimator at a time, from whatever thread."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from hvcl.features.choice import FeatureChoice, is_picture
 from hvcl.features.frozen import FrozenModule
 from hvcl.features.inputs import InputFeatures
 from hvcl.features.patches import PatchFeatures
+from hvcl.features.principal import PrincipalDirections
 from hvcl.features.random import RandomFeatures
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "FrozenModule",
     "InputFeatures",
     "PatchFeatures",
+    "PrincipalDirections",
     "RandomFeatures",
     "is_picture",
     "remembering",

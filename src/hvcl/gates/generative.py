@@ -192,6 +192,11 @@ class GenerativeGate:
         """The experts that are not closed."""
         return self._ready()._learned.open
 
+    @property
+    def dropped(self) -> list[int]:
+        """The experts that are closed and were not joined with another one."""
+        return sorted(self._ready()._learned.closed - self.merged.keys())
+
     def follow(self, experts: Tensor) -> Tensor:
         """Who answers now for `experts`, numbers that `observe` gave earlier: those that were joined with others are replaced."""
         numbers = torch.tensor([self.merged.get(expert, expert) for expert in range(int(experts.max()) + 1)], dtype=torch.long)
@@ -332,7 +337,8 @@ class GenerativeGate:
         ready.outlying += other.outlying
         ready._seen += other._seen
         ready._used = ready._used | {expert: ready._seen for expert in ready._learned.open if expert not in ready._used}
-        ready.merged = ready.merged | {expert + first: into + first for expert, into in other.merged.items()}
+        merged = ready.merged | {expert + first: into + first for expert, into in other.merged.items()}
+        ready.merged = {expert: into for expert, into in merged.items() if expert not in ready._learned.open}
         ready._calibration = ready._calibration.plus(other._calibration)
         self._take(ready)
         self._due = self._due and not self.experts

@@ -29,6 +29,10 @@ MakeGate = Callable[[int, Covariance], GenerativeGate | None]
 class SharedExperts:
     """One feature map and one head, with a column for every pair (expert, label): p(y|x) = sum_m p(m, y|x).
 
+    Experts that the gate joins become one here, too: the sums of their columns are added, label by label, as if all their
+    examples had been the one's. Those that it drops become one remainder, which goes by the smallest of their numbers: its
+    columns stay, for p(y|x), and the gate gives it no example.
+
     Args:
         features: a fitted feature map.
         make_gate: makes the gate, on a random projection of the features.
@@ -40,12 +44,20 @@ class SharedExperts:
         # the features are standardised: sums around zero, so that no example's features stay in the state as a centre
         self.head = ClassHead(features.features, ridge=ridge, centre=torch.zeros(features.features))
         self.columns: dict[tuple[int, int], int] = {}
+        self.joined: dict[int, int] = {}
+        """Experts that have become part of another one in the last `learn`, and of which."""
         random = torch.Generator().manual_seed(0)
         self.gate = make_gate(SKETCH, "tied")
         if self.gate is not None:
             # the features are standardised, and the gates of learners with the same map can merge
             self.gate.standardise(0.0, 1.0)
         self.projection = torch.randn(features.features, SKETCH, generator=random) / features.features**0.5
+
+    def snapshot(self) -> SharedExperts:
+        """Experts that have learned what these have, and are never to be changed."""
+        made = copy.copy(self)
+        made.head, made.columns, made.gate = self.head.snapshot(), dict(self.columns), copy.copy(self.gate)
+        return made
 
     @property
     def heads(self) -> list[ClassHead]:
@@ -61,10 +73,34 @@ class SharedExperts:
 
     def learn_features(self, phi: Tensor, y: Tensor, experts: Tensor | None, weights: Tensor | None = None) -> Tensor:
         """`learn` from the features ``[B, D]`` of a batch."""
+        self.joined = {}
         if experts is None:
             experts = torch.zeros_like(y) if self.gate is None else self.gate.observe(phi @ self.projection, y)
+            self._join()
         self.head.add(phi, self.columns_of(experts, y), weights)
         return experts
+
+    def owners(self, experts: Tensor) -> Tensor:
+        """Who has the columns of `experts` now."""
+        owner = self._owners(set(experts.tolist()))
+        return torch.tensor([owner[expert] for expert in experts.tolist()])
+
+    def _owners(self, experts: set[int]) -> dict[int, int]:
+        merged, dropped = ({}, []) if self.gate is None else (self.gate.merged, self.gate.dropped)
+        owners = {expert: merged.get(expert, expert) for expert in experts}
+        return {expert: dropped[0] if owner in dropped else owner for expert, owner in owners.items()}
+
+    def _join(self) -> None:
+        """Let columns follow the gate, where it has joined or dropped experts."""
+        self.joined = {}
+        if self.gate is None or not self.columns or not (self.gate.merged or self.gate.dropped):
+            return
+        owners = self._owners({expert for expert, _ in self.columns})
+        self.joined = {expert: owners[expert] for expert, _ in self.columns if owners[expert] != expert}
+        if self.joined:
+            pairs = [(owners[expert], label) for expert, label in self.columns]
+            self.columns = {pair: column for column, pair in enumerate(dict.fromkeys(pairs))}
+            self.head.join([self.columns[pair] for pair in pairs])
 
     def columns_of(self, experts: Tensor, y: Tensor) -> Tensor:
         """The head's column of each pair (expert, label) ``[B]``; columns are appended for new pairs."""
@@ -75,14 +111,16 @@ class SharedExperts:
 
     def remove(self, x: Tensor, y: Tensor, experts: Tensor, weights: Tensor | None = None) -> None:
         """Unlearn examples of given experts; `InputError`, and nothing has changed, if they cannot all have been learned."""
-        pairs = list(zip(experts.tolist(), y.tolist(), strict=True))
+        pairs = list(zip(self.owners(experts).tolist(), y.tolist(), strict=True))
         if any(pair not in self.columns for pair in pairs):
             raise InputError("cannot remove these examples: their expert has learned nothing of their targets")
         phi = self.features(x)
         before = copy.deepcopy(self.gate)
         try:
             if self.gate is not None:
-                self.gate.remove(phi @ self.projection, experts, y)
+                known = ~torch.isin(self.gate.follow(experts), torch.tensor(self.gate.dropped, dtype=torch.long))
+                if bool(known.any()):  # of dropped experts it has nothing left
+                    self.gate.remove((phi @ self.projection)[known], experts[known], y[known])
             self.head.remove(phi, torch.tensor([self.columns[pair] for pair in pairs]), weights)
         except InputError:
             self.gate = before
@@ -102,8 +140,6 @@ class SharedExperts:
     def _shares(self, p: Tensor) -> Tensor:
         """p(m|x) from p(m, y|x) ``[B, columns]``."""
         experts, _ = self._pairs(p).T
-        if self.gate is not None:
-            experts = self.gate.follow(experts)
         return p.new_zeros(len(p), int(experts.max()) + 1).index_add_(1, experts, p)
 
     def _pairs(self, p: Tensor) -> Tensor:
@@ -116,10 +152,12 @@ class SharedExperts:
             raise InputError("the two learners have different feature maps: make the second one with `a.empty_copy()`")
         for expert, label in other.columns:
             self.columns.setdefault((expert + first, label), len(self.columns))
+        self.joined = {}
         order = [self.columns[expert + first, label] for expert, label in other.columns]
         self.head.merge(other.head, order)
         if self.gate is not None and other.gate is not None:
             self.gate.merge(other.gate, first)
+            self._join()
 
     def state_dict(self) -> State:
         """Feature map, columns, head and gate."""

@@ -72,6 +72,18 @@ class ExpertLog:
         entry.examples += more
         self.seen += more
 
+    def join(self, expert: int, into: int) -> None:
+        """Record that an expert has become part of another one, which has learned what both have."""
+        if expert not in self._records:
+            return
+        gone = self._records.pop(expert)
+        mine = self._records.setdefault(into, ExpertRecord(into, gone.opened_step, gone.opened_after))
+        mine.opened_step, mine.opened_after = min((e.opened_step, e.opened_after) for e in (mine, gone))
+        mine.examples += gone.examples
+        for label, count in gone.labels.items():
+            mine.labels[label] = mine.labels.get(label, 0) + count
+        mine.stretches = sorted([*mine.stretches, *gone.stretches])
+
     def merge(self, other: ExpertLog, first: int = 0) -> None:
         """Append another log as if its steps had followed this one's; its expert m becomes expert `first` + m."""
         steps = 1 + max((last for record in self.records for _, last, _ in record.stretches), default=-1)

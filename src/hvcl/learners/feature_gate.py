@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hvcl.core.errors import InputError
-from hvcl.features import FeatureChoice, FeatureMap, InputFeatures, PatchFeatures
+from hvcl.features import FeatureChoice, FeatureMap, InputFeatures, PatchFeatures, PrincipalDirections
 from hvcl.gates import GenerativeGate
 from hvcl.gates.generative import Covariance
 from hvcl.gates.standardise import location_and_scale
@@ -68,6 +68,7 @@ class FeatureGate:
         seed: of the features.
         growing: whether detected shifts open experts; otherwise only `new_expert` does.
         features: a custom feature map, fitted or not, instead of the one that the settings choose.
+        directions: how many principal directions of the features a network stands on, fitted to the warm-up; 0: on all features.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class FeatureGate:
         *,
         growing: bool = True,
         features: FeatureMap | None = None,
+        directions: int = 0,
     ) -> None:
         self.input_shape, self.config, self.seed, self.growing = input_shape, config, seed, growing
         self._custom = features
@@ -89,6 +91,13 @@ class FeatureGate:
         self.shared: SharedExperts | None = None
         """The regression, where it is asked for; None until the warm-up is over."""
         self.warmup = WarmUp(config.warmup)
+        self._directions = directions
+        self.directions: PrincipalDirections | None = None
+        """None until the warm-up is over, and where there are none."""
+        if directions and self._map_was_given:
+            raise InputError(
+                "principal directions are fitted to the warm-up, and a map that is fitted already has none: leave them out"
+            )
         if features is not None:
             features.require_inputs(input_shape)
             if features.fitted:
@@ -103,6 +112,16 @@ class FeatureGate:
         """phi(x) ``[B, D]``, once the warm-up is over."""
         assert self.features is not None
         return self.features(x)
+
+    @property
+    def network_features(self) -> int:
+        """Length of what a network on these features takes, once the warm-up is over."""
+        assert self.features is not None
+        return self.features.features if self.directions is None else self.directions.directions
+
+    def network_inputs(self, phi: Tensor) -> Tensor:
+        """What a network on these features takes: them, or their principal directions."""
+        return phi if self.directions is None else self.directions(phi)
 
     def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> Tensor:
         """Learn from a batch; returns the expert ``[B]`` that each example is assigned to.
@@ -175,6 +194,10 @@ class FeatureGate:
         else:
             features.fit(x)
         phi, first = features(x), torch.zeros_like(y)
+        if self._directions:
+            # a first task that ended before the warm-up has fewer
+            self.directions = PrincipalDirections(features.features, min(self._directions, features.features, len(phi) - 1))
+            self.directions.fit(phi)
         self._make_gate(features)
         assert self.gate is not None
         if self.shared is None:
@@ -233,6 +256,8 @@ class FeatureGate:
             "waiting": [[x, y] if task is None else [x, y, task] for x, y, task in self.warmup.batches],
             "seed": self.seed,
         }
+        if self._directions:
+            state["directions"] = {} if self.directions is None else self.directions.state_dict()
         if self.shared is not None:
             state["head"] = {name: value for name, value in self.shared.state_dict().items() if name in ("columns", "head")}
         return state
@@ -240,11 +265,15 @@ class FeatureGate:
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         self.seed = int(state["seed"])
-        self.features, self.gate, self.shared = self._custom, None, None
+        self.features, self.gate, self.shared, self.directions = self._custom, None, None, None
         if state["gate"] is not None:
             # a custom map may be used elsewhere, and stays as it was
             features = copy.copy(self._custom) if self._custom else self._choice().make(bool(state["pictures"]))
             features.load_state_dict(state["features"])
+            if self._directions:
+                count = min(self._directions, int(state["directions"]["basis"].shape[1]))
+                self.directions = PrincipalDirections(features.features, count)
+                self.directions.load_state_dict(state["directions"])
             self._make_gate(features)
             if self.shared is not None:
                 self.shared.load_state_dict(state["head"] | {"gate": state["gate"]})

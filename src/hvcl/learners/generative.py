@@ -225,15 +225,20 @@ class GenerativeReplay(GradientLearner):
 
     # -- generating ------------------------------------------------------------------------------------------------------------
 
-    def new_vae(self, layers: Layers | None = None, hidden: tuple[int, ...] | None = None) -> MoVEVAE:
-        """A VAE for the problem, by default of plain layers and with the hidden layers of the network."""
+    def new_vae(
+        self,
+        layers: Layers | None = None,
+        hidden: tuple[int, ...] | None = None,
+        channels: tuple[int, ...] | None = None,
+    ) -> MoVEVAE:
+        """A VAE for the problem, by default of plain layers and with the hidden layers and channels of the network."""
         config = self.config
         vae = MoVEVAE(
             self.problem.input_shape,
             layers,
             latent=config.latent,
             hidden=config.hidden if hidden is None else hidden,
-            channels=config.channels,
+            channels=config.channels if channels is None else channels,
             likelihood=config.likelihood,
             conditions=self.conditions,
         )

@@ -39,6 +39,8 @@ def merge(a: Exact, b: Exact, *, apart: bool = False) -> Exact:
     first = 1 + max((r.expert for r in result.expert_log.records), default=-1) if apart else 0
     result.experts.merge(other.experts, first)
     result.expert_log.merge(other.expert_log, first)
+    for expert, into in result.experts.joined.items():
+        result.expert_log.join(expert, into)
     result.step += other.step
     result.task = result.task + other.task + 1 if apart else max(result.task, other.task)
     result.last_experts = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -116,6 +117,12 @@ class ClassHead:
         self.model = MatrixNormal(features, ridge=ridge, centre=centre)
         self._reading: Reading | None = None
 
+    def snapshot(self) -> ClassHead:
+        """A head that has learned what this one has, and is never to be changed (see `MatrixNormal.snapshot`)."""
+        made = copy.copy(self)
+        made.model = self.model.snapshot()
+        return made
+
     @property
     def classes(self) -> int:
         """Number of classes so far."""
@@ -154,6 +161,10 @@ class ClassHead:
         """Classes without examples are as if they had never had any."""
         gone = self.counts <= min(NOTHING * self.model.peak, 0.5)
         self.model.blank(gone & (self.counts != 0))
+
+    def join(self, classes: list[int]) -> None:
+        """Class i becomes part of class `classes[i]`, as if its examples had been of that one."""
+        self.model.join(classes)
 
     def merge(self, other: ClassHead, classes: list[int] | None = None) -> None:
         """Add what another head has learned; `classes` are the numbers of its classes in this one, the same by default."""

@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy.linalg.lapack import dpotrf, dtrtri, spotrf, strtri
 from torch import Tensor
 from torch.linalg import cholesky_ex, solve_triangular
 
@@ -293,6 +292,8 @@ def posterior_of(factor: Factor, sums: CentredSums, weights: Tensor) -> Posterio
 
 def factorise(panels: list[Tensor], ridge: float) -> Factor:
     """The factor of A + lambda I, with the smallest multiple of the ridge by a power of two that makes it positive definite."""
+    from scipy.linalg.lapack import dpotrf, spotrf  # here, because importing it takes a seventh of a second
+
     features, dtype = panels[-1].shape[1], panels[-1].dtype
     while True:
         matrix = torch.empty(features, features, dtype=dtype)  # only its lower triangle is read
@@ -331,6 +332,8 @@ def _trace_of_inverse(lower: Tensor) -> float:
     """tr U from the Cholesky factor of its inverse."""
     features = len(lower)
     if features <= EXACT_TRACE:
+        from scipy.linalg.lapack import dtrtri, strtri
+
         # LAPACK's inverse of a triangle does a third of the work of a solution for every column of the identity
         inverse, _ = (dtrtri if lower.dtype == torch.float64 else strtri)(lower.numpy().T)
         return float(np.square(inverse, dtype=np.float64).sum())

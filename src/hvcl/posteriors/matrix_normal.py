@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -79,7 +80,8 @@ class MatrixNormal:
     that was saved and one that is made from the file go on identically. The examples on top are part of no state and are never
     saved.
 
-    One thread at a time may change a model. A posterior is an immutable snapshot that may be used in any number of others.
+    One thread at a time may change a model. A posterior never changes, and may be used in any number of others. A `snapshot`
+    gives another thread its posterior while this one goes on changing the model.
 
     Args:
         features: F.
@@ -118,6 +120,7 @@ class MatrixNormal:
         self.target_peak = torch.zeros(outputs, dtype=double)
         self.target_square = torch.zeros(outputs, outputs, dtype=double)
         self._posterior: Posterior | None = None
+        self._snapshot: MatrixNormal | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -136,11 +139,43 @@ class MatrixNormal:
         """Append outputs until there are `outputs`; new ones were zero in all examples so far."""
         more = outputs - self.outputs
         if more > 0:
+            self._leave_snapshot()
             pad = torch.nn.functional.pad
             self.cross, self.target_sum = pad(self.cross, (0, more)), pad(self.target_sum, (0, more))
             self.target_peak = pad(self.target_peak, (0, more))
             self.target_square = pad(self.target_square, (0, more, 0, more))
             self._posterior = None
+
+    # -- snapshots --------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> MatrixNormal:
+        """A model that has learned what this one has, and is never to be changed.
+
+        It has the same sums in memory. This model copies them before it changes them, unless the posterior is computed by then,
+        which is all that a snapshot is for.
+        """
+        if self._snapshot is None:
+            made = copy.copy(self)
+            made._on_top = list(self._on_top)
+            self._snapshot = made
+        return self._snapshot
+
+    def _leave_snapshot(self) -> None:
+        """The sums are about to change: those of the snapshot must not."""
+        self._take_over()
+        made, self._snapshot = self._snapshot, None
+        if made is not None and self._posterior is not None:
+            made._posterior = self._posterior
+        elif made is not None:
+            self.panels = [panel.clone() for panel in self.panels]
+            for name in ("cross", "target_square", "feature_sum", "target_sum", "target_peak"):
+                setattr(self, name, getattr(self, name).clone())
+
+    def _take_over(self) -> None:
+        """What the snapshot has found while the sums are the same."""
+        made = self._snapshot
+        if made is not None and made._posterior is not None and self._posterior is None:
+            self._posterior, self._found, self._on_top = made._posterior, made._found, list(made._on_top)
 
     # -- the sums ---------------------------------------------------------------------------------------------------------
 
@@ -151,6 +186,7 @@ class MatrixNormal:
 
     def add_checked(self, phi: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
         """`add` what is known to fit."""
+        self._leave_snapshot()
         if not self.count and len(phi) and self._given_centre is None:
             # a number of phi's own type, so that differences to it are exact
             self.centre = phi.mean(0, dtype=torch.float64).to(phi.dtype).double()
@@ -254,11 +290,27 @@ class MatrixNormal:
     def blank(self, outputs: Tensor) -> None:
         """Outputs (a mask ``[C]``) that are zero in all examples left: what removed ones left in their sums is rounding."""
         if bool(outputs.any()):
+            self._leave_snapshot()
             kept = (~outputs).double()
             self.cross, self.target_sum = self.cross * kept, self.target_sum * kept
             self.target_square = self.target_square * kept * kept.unsqueeze(1)
             self._posterior = None
             self._forget()
+
+    def join(self, outputs: list[int]) -> None:
+        """Output i becomes part of output `outputs[i]`: targets of those that become one are added, in all examples so far."""
+        columns = torch.tensor(outputs, dtype=torch.long)
+        if len(columns) != self.outputs or sorted(set(outputs)) != list(range(max(outputs, default=-1) + 1)):
+            raise InputError(f"each of {self.outputs} outputs must become one of 0, 1, ..., got {outputs}")
+        self._leave_snapshot()
+        left = max(outputs, default=-1) + 1
+        self.cross = self.cross.new_zeros(self.features, left).index_add_(1, columns, self.cross)
+        self.target_sum = self.target_sum.new_zeros(left).index_add_(0, columns, self.target_sum)
+        self.target_peak = self.target_peak.new_zeros(left).index_add_(0, columns, self.target_peak)
+        square = self.target_square.new_zeros(left, len(columns)).index_add_(0, columns, self.target_square)
+        self.target_square = square.new_zeros(left, left).index_add_(1, columns, square)
+        self._posterior = None
+        self._forget()
 
     def _left(self, weight: float) -> float:
         """n without examples of this weight; 0 if only rounding would be left of it."""
@@ -295,6 +347,7 @@ class MatrixNormal:
         if not left:
             self._clear(self.outputs)
             return
+        self._leave_snapshot()
         self.panels, self.cross, self.target_square = panels, cross, square
         self.feature_sum, self.target_sum, self.count, self.gone = feature_sum, target_sum, left, gone
         self._changed()
@@ -352,6 +405,7 @@ class MatrixNormal:
             self.grow(int(columns.max()) + 1)
         if not other.count:
             return
+        self._leave_snapshot()
         if not self.count and self._given_centre is None:
             self.centre = other.centre.clone()
         theirs = other.feature_sum + other.count * (other.centre - self.centre)  # around this one's centre
@@ -407,6 +461,7 @@ class MatrixNormal:
 
     def posterior(self) -> Posterior:
         """The posterior given all examples so far; computed when something has changed, else the same one."""
+        self._take_over()
         if self._posterior is None:
             if not self.count:
                 raise InputError("there is no posterior before the first example")
@@ -418,9 +473,9 @@ class MatrixNormal:
                 near = last is not None and self.count <= NEAR * last.searched
                 found = search(sums, last if near else None) if self.ridge is None else given(self.ridge, sums)
                 self._on_top = []
-            self._posterior = found[0]
             if FOLLOWED <= self.features <= DOUBLE:
                 self._found = found[1]
+            self._posterior = found[0]  # the last: whoever sees it finds all the rest
         return self._posterior
 
     def _all_on_top(self) -> tuple[Tensor, Tensor]:
@@ -448,6 +503,7 @@ class MatrixNormal:
 
     def state_dict(self) -> dict[str, Any]:
         """All sums over the examples."""
+        self._leave_snapshot()
         self._forget()  # the file does not have them
         return {
             "count": self.count,
@@ -480,6 +536,7 @@ class MatrixNormal:
                 raise RunError(f"the saved {name} is {state[name].dtype} of shape {tuple(state[name].shape)}, expected {shape}")
         self.count, self.peak, self.updates = float(state["count"]), float(state["peak"]), int(state["updates"])
         self.gone = float(state["gone"])
+        self._leave_snapshot()
         self.panels = [panel.clone() for panel in state["panels"]]
         for name in expected:
             setattr(self, name, state[name].clone())

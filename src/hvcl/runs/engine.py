@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import multiprocessing
 import os
 import signal
@@ -204,6 +206,7 @@ _messages: Queue[tuple[int, Progress] | None] | None = None
 def _start_worker(messages: Queue[tuple[int, Progress] | None]) -> None:
     global _messages
     _messages = messages
+    atexit.register(gc.freeze)  # searching all that torch has loaded for cycles at the end would take half a second
 
 
 def _work(number: int, job: Job) -> dict[str, Any]:

@@ -206,14 +206,13 @@ def state_path(path: Path) -> Path:
 
 
 def save_stream(path: Path, loop: TestThenTrain) -> None:
-    """Write the model to `path`, and how far the stream is beside it.
+    """Write the model to `path`, whose folder must exist, and how far the stream is beside it.
 
     Whatever moment the process is killed, the model that is there finds its own state: the states of the model that was there
     and of the one to come are both written before the model is replaced, by the checksums of their files.
     """
     new, beside = path.with_name(f".{path.name}.next"), state_path(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         loop.model.save(new)
         rows = loop.rows
         position = {"source": rows.name, "again": rows.again, "digest": rows.digest, "record": loop.record.state()}

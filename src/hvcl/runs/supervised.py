@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -154,6 +155,9 @@ class SupervisedSession(Observer):
             self._sums[name] = [total + value, number + 1]
         if self._count == self._log_every:
             means = {name: total / number for name, (total, number) in self._sums.items()}
+            wrong = [name for name, mean in means.items() if not math.isfinite(mean)]
+            if wrong:
+                raise RunError(f"the learner has diverged: {', '.join(wrong)} not finite by step {self.step}. Try smaller steps")
             self.recorder.log({"kind": "terms", "step": self.step, "task": batch.segment, "terms": means})
             self._sums, self._count = {}, 0
 

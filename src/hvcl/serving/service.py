@@ -2,8 +2,9 @@
 
 One thread writes. It takes all calls that wait, lets a copy of the model learn them one after another, writes them to the log
 with one flush, and only then makes the copy the model that answers, and acknowledges the calls. Predictions are made by the model
-that answers: they see all of an acknowledged call or nothing of it. If the log cannot be written, the copy is dropped and nothing
-has happened.
+that answers: they see all of an acknowledged call or nothing of it, and wait neither for the copy nor for the disk (methods that
+have no snapshots, as those trained by gradient: while the model is copied or written). If the log cannot be written, the copy is
+dropped and nothing has happened.
 
 Rows stand in the log until the next snapshot. A call that forgets is acknowledged with a snapshot, so that no forgotten row stays
 on the disk. Without a log (`log=False`, and always with a private model) every call is, and no row is written at all.
@@ -80,12 +81,10 @@ class Totals:
 
 @dataclass(frozen=True)
 class Published:
-    """The model that answers."""
+    """The model that answers. Nobody changes it, so that predictions wait neither for the writer nor for each other."""
 
     model: Estimator
     totals: Totals
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    """A model keeps results between predictions: one at a time."""
 
 
 @dataclass
@@ -186,17 +185,16 @@ class Service:
         """
         published = self.published
         x = self._reader.rows(rows, published.model)
-        with published.lock:
-            if isinstance(published.model, ContinualClassifier):
-                p, classes = published.model.predict_proba(x), published.model.classes_.tolist()
-                best = p.argmax(1)
-                answers = [{"label": classes[unit], "probability": float(p[row, unit])} for row, unit in enumerate(best)]
-                if probabilities:
-                    for answer, shares in zip(answers, p.tolist(), strict=True):
-                        answer["probabilities"] = [{"label": c, "probability": s} for c, s in zip(classes, shares, strict=True)]
-                return answers
-            mean = published.model.predict(x)
-            low, high = published.model.predict_interval(x, LEVEL)
+        if isinstance(published.model, ContinualClassifier):
+            p, classes = published.model.predict_proba(x), published.model.classes_.tolist()
+            best = p.argmax(1)
+            answers = [{"label": classes[unit], "probability": float(p[row, unit])} for row, unit in enumerate(best)]
+            if probabilities:
+                for answer, shares in zip(answers, p.tolist(), strict=True):
+                    answer["probabilities"] = [{"label": c, "probability": s} for c, s in zip(classes, shares, strict=True)]
+            return answers
+        mean = published.model.predict(x)
+        low, high = published.model.predict_interval(x, LEVEL)
         assert not isinstance(mean, tuple)
         return [
             {"value": value, "low": bottom, "high": top, "level": LEVEL}
@@ -353,7 +351,7 @@ class Service:
             with suppress(InvalidStateError):  # no one waits any more
                 job.done.set_result(answer)
         if self.log_rows >= self.snapshot_rows:
-            with suppress(OSError, RunError), self.published.lock:  # else the log still has it all; the next call tries again
+            with suppress(OSError, RunError):  # else the log still has it all; the next call tries again
                 self._snapshot(self.published.model, self.published.totals)
 
     def _answered(self, entry: Entry, accepted: list[Done]) -> dict[str, Any] | None:
@@ -428,8 +426,7 @@ class Service:
 
 def _draft(published: Published) -> tuple[Estimator, Totals]:
     """Copies to work on."""
-    with published.lock:
-        return copy.deepcopy(published.model), copy.deepcopy(published.totals)
+    return copy.deepcopy(published.model), copy.deepcopy(published.totals)
 
 
 def _fail(job: Job, error: BaseException) -> None:

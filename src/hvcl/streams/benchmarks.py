@@ -16,6 +16,7 @@ from hvcl.core.registry import Registry
 from hvcl.streams.arrays import deal, order_classes
 from hvcl.streams.datasets import Dataset, load
 from hvcl.streams.folders import read_folder
+from hvcl.streams.fronts import Front
 from hvcl.streams.stream import Stream, StreamConfig
 from hvcl.streams.tasks import Part, label, split_by_class
 
@@ -33,6 +34,8 @@ class Benchmark:
     """Defaults of `StreamConfig` on this benchmark."""
     epochs: dict[str, int] = field(default_factory=dict)
     """Epochs of each budget (quick, standard, paper)."""
+    front: Front | None = None
+    """Fixed features that take the place of the pictures."""
 
     def build(self, config: StreamConfig, seed: int) -> Stream:
         """The stream; data that are missing are fetched."""
@@ -40,6 +43,8 @@ class Benchmark:
             raise InputError(f"{self.name} has classes and pictures of its own: classes_per_task and size are for {FOLDER}DIR")
         data = load(self.dataset)
         parts = self._permuted(data, config) if self.classes_per_task is None else self._split(data, config, seed)
+        if self.front is not None:
+            data = self.front.apply(self.name, data, parts[0].train_rows)
         train, test = (data.train_x, data.train_y), (data.test_x, data.test_y)
         return Stream(label(parts, train, test, data.scale, config.scenario), config, seed, self.name)
 
@@ -129,6 +134,24 @@ for _benchmark in (
         10,
         {"epochs": 20},
         {"quick": 1, "standard": 10, "paper": 1000},
+    ),
+    Benchmark(
+        "split-cifar10-patches",
+        "split-cifar10 with fixed features of patches for pictures, the same for every method",
+        "cifar10",
+        2,
+        {"epochs": 5},
+        {"quick": 1, "standard": 5, "paper": 1000},
+        Front(),
+    ),
+    Benchmark(
+        "split-cifar100-patches",
+        "split-cifar100 with fixed features of patches for pictures, the same for every method",
+        "cifar100",
+        10,
+        {"epochs": 10},
+        {"quick": 1, "standard": 10, "paper": 1000},
+        Front(),
     ),
 ):
     BENCHMARKS[_benchmark.name] = _benchmark

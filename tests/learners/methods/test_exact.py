@@ -11,7 +11,8 @@ from hvcl.core.errors import InputError, RunError
 from hvcl.core.problem import Problem
 from hvcl.core.storage import load_state, save_state
 from hvcl.features import FrozenModule, PatchFeatures, RandomFeatures
-from hvcl.learners import Exact, ExactConfig, merge
+from hvcl.learners import Exact, ExactConfig, create, merge
+from hvcl.streams import make_stream
 
 TOLERANCE = 1e-3
 """Of every property, in probabilities: second moments are sums in float32, the ridge here a 25,000th of the largest."""
@@ -469,3 +470,125 @@ def test_settings_that_do_not_fit_are_an_error_at_once(settings):
 def test_a_fixed_ridge_is_used():
     learner = learn(make(ridge=5.0), tasks())
     assert learner.experts.head.model.posterior().ridge == 5.0
+
+
+# -- streams without an end ------------------------------------------------------------------------------------------
+
+
+def places(*numbers, n=200, seed=0):
+    """A batch at each of these places: two classes along one column, places far apart along another."""
+    random = torch.Generator().manual_seed(seed)
+    for number in numbers:
+        y = torch.arange(n) % 2
+        x = torch.randn(n, DIM, generator=random)
+        x[:, 0] += 4 * y * (1 if number % 2 else -1)
+        x[:, 1:] += 3 * torch.randn(DIM - 1, generator=torch.Generator().manual_seed(number))
+        yield x, y
+
+
+def bounded(features, **settings):
+    config = ExactConfig(**{"random_features": 60, "warmup": 40, "max_experts": 3, "merging": True, **settings})
+    return Exact(Problem((DIM,), 2), config, 3, features)
+
+
+def test_experts_that_are_joined_have_the_sums_of_both(shared):
+    """As if the gate had known from the start that they are one; answers and all examples are those of the learner."""
+    learner, batches = bounded(shared), list(places(*range(8)))
+    assigned = []
+    for x, y in batches:
+        learner.observe(x, y)
+        assigned.append(learner.last_experts)
+    gate = learner.experts.gate
+    assert gate.experts == 8
+    assert len(gate.open) == len(learner.expert_log.records) == 3
+    assert len(learner.experts.columns) == 6
+    assert [record.expert for record in learner.expert_log.records] == gate.open
+    assert sum(record.examples for record in learner.expert_log.records) == 1600
+    told = Exact(Problem((DIM,), 2, None, (200,) * 8), ExactConfig(random_features=60, warmup=40), 3, shared)
+    for (x, y), experts in zip(batches, assigned, strict=True):
+        told.experts.learn(x, y, learner.experts.owners(experts))
+        told.expert_log.record(0, experts, y)
+    order = [learner.experts.columns[pair] for pair in told.experts.columns]
+    torch.testing.assert_close(learner.experts.head.model.cross[:, order], told.experts.head.model.cross)
+    torch.testing.assert_close(learner.experts.head.counts[order], told.experts.head.counts)
+    x, y = next(places(3, seed=9))
+    np.testing.assert_allclose(learner.predict(x), told.predict(x), atol=TOLERANCE)
+    assert (learner.predict(x).argmax(1) == y).double().mean() > 0.9
+    for (x, y), experts in zip(batches, assigned, strict=True):
+        learner.remove(x, y, experts)
+    assert learner.experts.head.model.count == 0
+    assert learner.expert_log.seen == 0
+
+
+def test_what_is_dropped_is_forgotten_by_the_gate_and_not_by_the_head(shared):
+    learner, batches, assigned = bounded(shared, max_experts=None, merging=False, expiry=500), list(places(*range(8))), []
+    keeps = bounded(shared, max_experts=None, merging=False)
+    for x, y in batches:
+        for each in (learner, keeps):
+            each.observe(x, y)
+        assigned.append(learner.last_experts)
+    gate = learner.experts.gate
+    assert gate.dropped == [0, 1, 2, 3, 4]
+    assert gate.open == [5, 6, 7]
+    assert sorted({expert for expert, _ in learner.experts.columns}) == [0, 5, 6, 7]
+    assert learner.expert_log.records[0].examples == 1000
+    x, y = next(places(2, seed=9))
+    for each in (learner, keeps):
+        assert (each.predict(x).argmax(1) == y).double().mean() > 0.9
+    # what comes back is new
+    learner.observe(*batches[2])
+    assert learner.last_experts.unique().tolist() == [8]
+    for (x, y), experts in zip([*batches, batches[2]], [*assigned, learner.last_experts], strict=True):
+        learner.remove(x, y, experts)
+    assert learner.experts.head.model.count == 0
+
+
+def test_a_stream_with_many_shifts_costs_the_same_for_each_batch(shared):
+    """Columns of the head and components of the gate, which the cost follows from; without a bound they grow (measured: 80)."""
+    learner, sizes = bounded(shared, max_experts=4), []
+    for x, y in places(*range(40), n=150):
+        learner.observe(x, y)
+        sizes.append((len(learner.experts.columns), len(learner.experts.gate._learned.keys)))
+    assert learner.experts.gate.experts > 30
+    assert max(sizes) == (8, 8)
+
+
+def test_bounded_learners_are_saved_and_merged(shared, tmp_path):
+    learner, batches = bounded(shared, expiry=1000), list(places(*range(10)))
+    for x, y in batches[:7]:
+        learner.observe(x, y)
+    again = bounded(shared, expiry=1000)
+    again.load_state_dict(learner.state_dict())
+    other = learner.empty_copy()
+    for x, y in batches[7:]:
+        for each in (learner, again, other):
+            each.observe(x, y)
+    assert identical(learner.state_dict(), again.state_dict())
+    for apart in (False, True):
+        both = merge(learner, other, apart=apart)
+        assert both.experts.head.model.count == 2600
+        assert sum(record.examples for record in both.expert_log.records) == 2600
+        owners = {expert for expert, _ in both.experts.columns}
+        assert owners == {record.expert for record in both.expert_log.records}
+        both.observe(*batches[0])
+
+
+def test_on_split_digits_nothing_is_joined_and_answers_are_bit_identical():
+    stream = make_stream("split-digits", scenario="domain", task_free=True, epochs=1, seed=1)
+    learners = [create("exact", stream.problem, seed=1, random_features=200, **settings) for settings in ({}, {"merging": True})]
+    for x, y in stream.batches():
+        for learner in learners:
+            learner.observe(x, y)
+    x, _ = stream.tests[2].examples.take(torch.arange(50))
+    assert len(learners[0].expert_log.records) == 5
+    assert learners[0].config.max_experts is None
+    assert not learners[0].config.merging
+    assert torch.equal(*(learner.predict(x) for learner in learners))
+
+
+def test_separate_experts_are_neither_joined_nor_dropped():
+    for settings in ({"merging": True}, {"expiry": 100}):
+        with pytest.raises(InputError, match="maps of their own"):
+            ExactConfig(separate=True, **settings)
+    with pytest.raises(InputError, match="expiry must be"):
+        ExactConfig(expiry=0)

@@ -15,8 +15,8 @@ from hvcl.runs import run
 from hvcl.streams import StreamConfig, from_arrays, make_stream
 
 SMALL = {"hidden": (16,), "learning_rate": 0.01}
-KINDS = [{}, {"front": True}, {"front": True, "recognition": "evidence"}]
-"""Networks on the inputs or on the gate's features; experts recognised by the gate or by the exact learner's sums."""
+KINDS = [{}, {"front": True}, {"front": True, "recognition": "evidence", "directions": 5}]
+"""Networks on the inputs, the gate's features or principal directions; experts recognised by the gate or by the exact sums."""
 
 
 def stream(task_free=True, tasks=3, epochs=3, scenario="domain", batch_size=150):
@@ -229,6 +229,29 @@ def test_the_gate_learns_every_example_once_where_boundaries_are_known():
 def test_fixed_features_and_convolutions_exclude_each_other():
     with pytest.raises(InputError, match="no convolutions"):
         GrowingConfig(front=True, channels=(8,))
+
+
+def test_a_network_takes_the_principal_directions_of_a_front():
+    data = stream(task_free=False, epochs=1, batch_size=100)
+    learner = create("hvcl-growing", data.problem, seed=1, **SMALL, front=True, directions=3)
+    feed(learner, data)
+    assert learner.network.dense0.in_features == 3
+    short = create("hvcl-growing", data.problem, seed=1, **SMALL, front=True, directions=4)
+    batch = next(iter(data))
+    short.observe(batch.x[:4], batch.y[:4])
+    short.end_task()  # four examples have three directions
+    assert short.network.dense0.in_features == 3
+
+
+def test_directions_need_a_front_and_its_warm_up():
+    with pytest.raises(InputError, match="fewer than the warm-up"):
+        GrowingConfig(front=True, warmup=20, directions=20)
+    with pytest.raises(InputError, match="of a front"):
+        GrowingConfig(directions=3)
+    fitted = FrozenModule(torch.nn.Identity(), (6,))
+    fitted.fit(torch.randn(9, 6))
+    with pytest.raises(InputError, match="fitted already"):
+        Growing(stream().problem, GrowingConfig(front=True, directions=3), 0, fitted)
 
 
 def test_a_task_that_comes_back_goes_on_with_its_expert():

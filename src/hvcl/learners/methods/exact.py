@@ -13,6 +13,12 @@ is forgotten, no example is kept after the first ones, and the order of the exam
 - separate: every expert has a feature map and a head of its own, p(y|x) = sum_m p(m|x) p(y|x, m), with p(m|x) from the gate. For
   tasks whose inputs have nothing in common (permuted pixels).
 
+On a stream without an end, `max_experts` with `merging` keeps the cost of a batch the same however many shifts there are:
+experts that have become one are joined, and the two nearest where another one needs room. Joining adds sums, so the learner is
+the one that had known from the start that the two are one. `expiry` drops experts that are not used again: the gate forgets them,
+and what comes back is new; their sums stay, for p(y|x), as those of one remainder. None of this is on by default, and separate
+experts have none of it.
+
 The feature map is fitted to the first examples of the stream (`warmup`) and never changes again. Until then these examples are
 kept, and saved with the learner; afterwards the map holds pieces of them (`memory` says so): patches of pictures, or random
 mixtures. A map that is given, fitted, holds none. The learner takes one pass over the stream: a second one would count every
@@ -71,7 +77,11 @@ class ExactConfig:
     concentration: float = 0.01
     """Concentration of the gate's Chinese-restaurant prior: larger opens experts more readily."""
     max_experts: int | None = None
-    """Experts that the gate opens at most; what comes then goes to the most likely one. None: no bound."""
+    """Experts that the gate has open at most; what comes then goes to the most likely one. None: no bound."""
+    merging: bool = False
+    """Join experts that have become one, and the two nearest to make room for another: their sums are added."""
+    expiry: int | None = None
+    """Examples after which an expert that had none of them is dropped by the gate; none: never."""
     warmup: int = 256
     """Examples that the feature map is fitted to. They are kept until then, in saved files, too."""
 
@@ -83,6 +93,10 @@ class ExactConfig:
             raise InputError(f"concentration must be positive, got {self.concentration}")
         if self.max_experts is not None and self.max_experts < 1:
             raise InputError(f"max_experts must be at least 1, or none, got {self.max_experts}")
+        if self.expiry is not None and self.expiry < 1:
+            raise InputError(f"expiry must be at least 1, or none, got {self.expiry}")
+        if self.separate and (self.merging or self.expiry is not None):
+            raise InputError("separate experts have feature maps of their own: leave `merging` and `expiry` out, or share")
         if self.separate and not self.gate:
             raise InputError("separate experts need the gate to choose among them")
         if self.separate and self.features == "patches":
@@ -162,10 +176,7 @@ class Exact(Learner):
         if y.is_floating_point() or not len(y) or int(y.min()) < 0 or int(y.max()) >= self.problem.outputs:
             raise InputError(f"targets must be whole numbers from 0 to {self.problem.outputs - 1}")
         with float32():
-            assigned = self.experts.learn_features(phi, y, None, weights)
-            self.last_experts = assigned
-            self.expert_log.record(self.step, assigned, y)
-            self.step += 1
+            self._record(self.experts.learn_features(phi, y, None, weights), y)
 
     def end_warmup(self) -> None:
         """Fit the feature map to the examples of the warm-up, if there are any, and learn from them."""
@@ -216,6 +227,8 @@ class Exact(Learner):
             concentration=self.config.concentration,
             growing=not self.experts_given,
             max_experts=None if self.experts_given else self.config.max_experts,
+            merging=self.config.merging and not self.experts_given,
+            expiry=None if self.experts_given else self.config.expiry,
             seed=self.seed,
         )
 
@@ -224,7 +237,12 @@ class Exact(Learner):
         given = None
         if self.experts_given:
             given = task if task is not None else torch.full_like(y, self.task)
-        assigned = self.experts.learn(x, y, given, weights)
+        self._record(self.experts.learn(x, y, given, weights), y)
+
+    def _record(self, assigned: Tensor, y: Tensor) -> None:
+        if isinstance(self.experts, SharedExperts):
+            for expert, into in self.experts.joined.items():
+                self.expert_log.join(expert, into)
         self.last_experts = assigned
         self.expert_log.record(self.step, assigned, y)
         self.step += 1
@@ -262,7 +280,19 @@ class Exact(Learner):
                     )
             experts = torch.tensor([owners[label][0] for label in y.tolist()])
         self.experts.remove(x, y, experts, weights)
-        self.expert_log.remove(experts, y)
+        self.expert_log.remove(self.experts.owners(experts) if isinstance(self.experts, SharedExperts) else experts, y)
+
+    def snapshot(self) -> Exact | None:
+        """A learner that answers as this one does now, for threads that ask while this one learns: it is never to be changed.
+
+        It is as good as free: sums are copied when this one goes on, if nobody has asked by then. None while there is no shared
+        feature map: separate experts, and learners in their warm-up, have none.
+        """
+        if not isinstance(self.experts, SharedExperts):
+            return None
+        made = copy.copy(self)
+        made.experts, made.expert_log = self.experts.snapshot(), copy.copy(self.expert_log)
+        return made
 
     def empty_copy(self) -> Exact:
         """A learner with the same feature map that has learned nothing: for the parts of a stream that are merged later."""

@@ -10,7 +10,7 @@ r"""MoVE layers that grow behind one generative gate: hierarchical variational c
   another expert, the posterior of the previous one becomes its prior: task-free consolidation.
 - The first layers may be `shared`: the first expert learns them, then they are frozen, and all paths begin with them.
 - With `front` the network stands on phi(x), too, instead of learning its first layers: fixed features of pictures are quick, and
-  all that is learned is learned above them.
+  all that is learned is learned above them. With `directions` it stands on their leading principal directions.
 
 Where task boundaries are known every task is an expert of its own. In Task-IL the task id is given, in training and in
 prediction: it determines the expert, and the gate is not used.
@@ -64,6 +64,8 @@ class GrowingConfig(FeatureGateConfig, HVCLConfig):
     """w_div, weight of the log determinant of the kernel matrix of the experts of a layer."""
     front: bool = False
     """The network takes the gate's features as its inputs (dense layers only), instead of the inputs themselves."""
+    directions: int = 0
+    """With `front`: the network takes so many principal directions of the features, fewer than `warmup`; 0: the features."""
     start: Literal["fresh", "last", "best"] = "fresh"
     """A new expert starts from scratch, or from the posterior (then also its prior) of the last one, or of the one that explains
     the examples best that it is opened with."""
@@ -77,6 +79,8 @@ class GrowingConfig(FeatureGateConfig, HVCLConfig):
             raise InputError(f"max_experts must be at least 1, or none, got {self.max_experts}")
         if self.front and self.channels:
             raise InputError("networks on fixed features have no convolutions: leave channels empty, or front out")
+        if self.directions < 0 or self.directions >= self.warmup or (self.directions and not self.front):
+            raise InputError(f"directions are those of a front's features, 0 or fewer than the warm-up, got {self.directions}")
         if self.experts != 1 or self.top_k != 1:
             raise InputError("a generative gate opens the experts itself, and chooses one path: leave experts and top_k at 1")
         if self.gate_input or self.gate_grid != 1:
@@ -105,7 +109,9 @@ class Growing(HVCL):
     def __init__(self, problem: Problem, config: GrowingConfig, seed: int, features: FeatureMap | None = None) -> None:
         self.seed = seed
         growing = problem.task_examples is None
-        self.gate = FeatureGate(tuple(problem.input_shape), config, seed, growing=growing, features=features)
+        self.gate = FeatureGate(
+            tuple(problem.input_shape), config, seed, growing=growing, features=features, directions=config.directions
+        )
         self.experts = 0
         """Experts of every layer that is not shared; 0 before there is a network."""
         self.current: int | None = None
@@ -135,8 +141,7 @@ class Growing(HVCL):
         """That of the inputs or, with `front`, of the features."""
         if not self.config.front:
             return self.problem.input_shape
-        assert self.gate.features is not None
-        return (self.gate.features.features,)
+        return (self.gate.network_features,)
 
     def build(self) -> nn.Module:
         """MoVE layers that are told their path, but for the shared ones, which have one expert."""
@@ -247,6 +252,7 @@ class Growing(HVCL):
 
     def _learn(self, x: Tensor, y: Tensor, task: Tensor | None, experts: Tensor) -> dict[str, float]:
         """A step on a batch of inputs (or features) along these paths."""
+        x = self.gate.network_inputs(x) if self.config.front else x
         most = int(experts.mode()[0])
         if self.current is not None and most != self.current:
             self._consolidate(self.current)
@@ -310,6 +316,7 @@ class Growing(HVCL):
                 return torch.full((len(x), self.problem.outputs), 1 / self.problem.outputs)
             x = self.gate.embed(x)
         self.expert_probabilities = weights = self.responsibilities(x, task)
+        x = self.gate.network_inputs(x) if self.config.front else x
         mixed = torch.zeros(len(x), self.problem.outputs)
         for expert in range(self.experts):
             rows = (weights[:, expert] > NEGLIGIBLE).nonzero().flatten()

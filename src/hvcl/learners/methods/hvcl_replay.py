@@ -67,6 +67,8 @@ class HVCLReplayConfig(DistillingConfig, HVCLConfig):
     """A VAE for each task, which starts from the one before: nothing is forgotten of it, and there is one more with each task."""
     vae_hidden: tuple[int, ...] | None = None
     """Units of the dense layers of the VAE; none takes those of the classifier."""
+    vae_channels: tuple[int, ...] | None = None
+    """Channels of the convolutions of the VAE; none takes those of the classifier."""
     vae_experts: int = 1
     """Experts in every layer of the VAE but the latent's."""
     latent_experts: int = 1
@@ -135,7 +137,9 @@ class HVCLReplay(GenerativeReplay, HVCL):
         options = self.move_options()
         # one expert an example: else a latent mean would not come from a single one
         options.update({"top_k": 1, "routing": config.vae_routing})
-        return self.new_vae(move_layers(config.vae_experts, config.latent_experts, options), config.vae_hidden)
+        return self.new_vae(
+            move_layers(config.vae_experts, config.latent_experts, options), config.vae_hidden, config.vae_channels
+        )
 
     def _vae_objective(self) -> Objective:
         config = self.config
