@@ -13,12 +13,15 @@ Raftery, Karny & Ettler, 2010):
 
 The weights are those of a hidden Markov chain over models (fixed share: Herbster & Warmuth, 1998),
 
-.. math:: w_k \leftarrow (1 - \alpha)\, \frac{w_k\, p_k(y|x)}{\sum_j w_j\, p_j(y|x)} + \frac{\alpha}{K} ,
+.. math:: w_k \leftarrow (1 - \alpha)\, v_k + \alpha \left(0.9\, u_k + \frac{0.1}{K}\right), \qquad
+    v_k = \frac{w_k\, p_k(y|x)}{\sum_j w_j\, p_j(y|x)}, \qquad u_k \leftarrow u_k + 10^{-3}\, (v_k - u_k) ,
 
-with two rates :math:`\alpha`, a quick and a slow one, that are themselves weighted by how well their mixtures predict. Pools and
-experts are ridge regressions on a few hundred features, of indicators for classes (clipped to probabilities) or of standardised
-numbers. Regressions of indicators are too modest, the more so the fewer features they have: probabilities are
-:math:`p^\tau`, normalised, with the sharpness :math:`\tau` of each model that would have predicted its last labels best. All
+where u are the weights that models usually have: most switches lead to one that was right before (mixing past posteriors:
+Bousquet & Warmuth, 2002). There are two rates :math:`\alpha`, a quick and a slow one, that are themselves weighted by how well
+their mixtures predict. Pools and experts are ridge regressions on a few hundred features, of indicators for classes (clipped to
+probabilities) or of standardised numbers. Regressions of indicators are too modest, the more so the fewer features they have:
+probabilities are :math:`p^\tau`, normalised, with the sharpness :math:`\tau` of each model that would have predicted its last
+labels best. All
 models are sums; blocks of 32 rows are added at a time, and nothing but the weights changes within a block. Labels may come late:
 nothing changes until they do.
 
@@ -53,7 +56,7 @@ from hvcl.estimators.history import NOBODY, NOWHERE, OPEN, History
 from hvcl.estimators.regression import Regression
 from hvcl.estimators.shares import Products
 from hvcl.ops import load
-from hvcl.ops.rows import believe, members, sharpened
+from hvcl.ops.rows import Step, believe, members, sharpened
 from hvcl.posteriors.matrix_normal import NOTHING
 
 HALF_LIVES = (4096, 1024, 256, 64)
@@ -74,6 +77,12 @@ RATES = (0.03, 0.003)
 SLOW = 1e-3
 """Probability of a switch between these rates."""
 
+KNOWN = 0.9
+"""Share of the switches that lead to a model by its usual weight; the others lead to any of them."""
+
+PACE = 1e-3
+"""Share of a row in the usual weights."""
+
 BLOCK = 32
 """Rows that are added to the sums at a time."""
 
@@ -92,9 +101,9 @@ MOVED = 5.0
 MOST = 8
 """Experts that are kept; the one with the fewest rows makes room for another."""
 
-RATE = np.array(RATES)
+STEP = Step(np.array(RATES), SLOW, KNOWN, PACE)
 
-_RATES = RATE[:, None]
+_RATES = STEP.rate[:, None]
 
 _STAYS = 1 - _RATES
 
@@ -172,6 +181,7 @@ class ConceptFilter:
         members = self._members
         self.weights = np.zeros((len(RATES), members))
         self.weights[:, 0] = 1.0
+        self.usual = np.full((len(RATES), members), 1 / members)
         self.rates = np.full(len(RATES), 1 / len(RATES))
         self.evidence, self.spread = np.zeros(members), np.zeros(members)
         self.noise = np.ones((members, self.outputs))
@@ -399,19 +409,20 @@ class ConceptFilter:
         self.rows += len(likely)
         library = load()
         if library is not None:
-            self.weights, self.rates = self.weights.copy(), self.rates.copy()
-            believe(library, likely, RATE, SLOW, self.weights, self.rates)
+            self.weights, self.usual, self.rates = self.weights.copy(), self.usual.copy(), self.rates.copy()
+            believe(library, likely, STEP, self.weights, self.usual, self.rates)
             return
-        share, w, v = _RATES / likely.shape[1], self.weights, self.rates.tolist()
+        share, w, u, v = _RATES * (1 - KNOWN) / likely.shape[1], self.weights, self.usual, self.rates.tolist()
         for row in likely:
             w = w * row
             total = np.add.reduce(w, 1, keepdims=True)
-            w *= _STAYS / total
-            w += share
+            w /= total
+            u = u + PACE * (w - u)
+            w = _STAYS * w + _RATES * KNOWN * u + share
             v = [each * mine for each, [mine] in zip(v, total.tolist(), strict=True)]
             whole = sum(v)
             v = [(1 - SLOW) * each / whole + SLOW / len(v) for each in v]
-        self.weights, self.rates = w, np.array(v)
+        self.weights, self.usual, self.rates = w, u, np.array(v)
 
     def count(
         self, answers: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64] | None = None
@@ -519,8 +530,9 @@ class ConceptFilter:
         """Open an expert that is believed as the shortest pool is."""
         self._open()
         shortest = len(HALF_LIVES)
-        self.weights = np.hstack([self.weights, self.weights[:, [shortest]]])
-        self.weights /= self.weights.sum(1, keepdims=True)
+        for name in ("weights", "usual"):
+            more = np.hstack([getattr(self, name), getattr(self, name)[:, [shortest]]])
+            setattr(self, name, more / more.sum(1, keepdims=True))
         self.noise = np.vstack([self.noise, self.noise[shortest]])
         self.sharp = np.vstack([self.sharp, self.sharp[shortest]])
         self.powers = np.append(self.powers, self.powers[shortest])
@@ -534,8 +546,9 @@ class ConceptFilter:
         member = 1 + len(self.pools) + place
         del self.experts[place], self.numbers[place]
         self.current -= int(self.current > place)
-        self.weights = np.delete(self.weights, member, 1)
-        self.weights /= self.weights.sum(1, keepdims=True)
+        for name in ("weights", "usual"):
+            kept = np.delete(getattr(self, name), member, 1)
+            setattr(self, name, kept / kept.sum(1, keepdims=True))
         self.noise, self.sharp = np.delete(self.noise, member, 0), np.delete(self.sharp, member, 0)
         for name in ("powers", "evidence", "spread", "block_gain"):
             setattr(self, name, np.delete(getattr(self, name), member))
@@ -701,6 +714,7 @@ class ConceptFilter:
             "block": [second.clone(), cross.clone(), rows, weight],
             "gain": torch.from_numpy(self.block_gain * float(block)),
             "weights": torch.from_numpy(self.weights.copy()),
+            "usual": torch.from_numpy(self.usual.copy()),
             "rates": torch.from_numpy(self.rates.copy()),
             "evidence": torch.from_numpy(self.evidence.copy()),
             "spread": torch.from_numpy(self.spread.copy()),
@@ -727,8 +741,8 @@ class ConceptFilter:
         self.current, self.opened, self.rows = int(state["current"]), int(state["opened"]), int(state["rows"])
         members = self._members
         shapes = {"weights": (len(RATES), members), "rates": (len(RATES),), "noise": (members, outputs)}
-        shapes["sharp"] = (members, len(SHARPNESS))
-        for name in ("weights", "rates", "noise", "sharp", "powers", "evidence", "spread", "gain"):
+        shapes["sharp"], shapes["usual"] = (members, len(SHARPNESS)), (len(RATES), members)
+        for name in ("weights", "usual", "rates", "noise", "sharp", "powers", "evidence", "spread", "gain"):
             shape, value = shapes.get(name, (members,)), state[name].numpy().astype(np.float64)
             if value.shape != shape or not np.isfinite(value).all():
                 raise RunError(f"the saved filter over concepts does not fit: {name} of shape {value.shape}")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hvcl.core.errors import InputError
-from hvcl.estimators.concepts import BLOCK, RATE, SLOW
+from hvcl.estimators.concepts import BLOCK, STEP
 from hvcl.estimators.core import Core
 from hvcl.estimators.models import ClassModel, RegressionModel
 from hvcl.estimators.scales import CLIP
@@ -126,8 +126,8 @@ class SingleRows:
         compiled = self.tracker.compiled()
         assert compiled is not None
         # these are changed in place, and may be somebody else's
-        found.weights, found.rates = found.weights.copy(), found.rates.copy()
-        self._block.bind(compiled, found.powers, core.novelty.of_inputs(), RATE, SLOW, found.weights, found.rates)
+        found.weights, found.usual, found.rates = found.weights.copy(), found.usual.copy(), found.rates.copy()
+        self._block.bind(compiled, found.powers, core.novelty.of_inputs(), STEP, found.weights, found.usual, found.rates)
 
     # -- one row ----------------------------------------------------------------------------------------------------------
 

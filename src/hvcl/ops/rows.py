@@ -185,6 +185,20 @@ class Encoding:
     slots: int
 
 
+@dataclass(frozen=True)
+class Step:
+    """How the weights of a filter's members change from one row to the next (`hvcl.estimators.concepts`)."""
+
+    rate: Doubles
+    """Probabilities of a switch between members ``[R]``."""
+    slow: float
+    """Probability of one between rates."""
+    known: float
+    """Share of switches that lead to a member by its usual weight; others lead to any."""
+    pace: float
+    """At which usual weights follow the weights."""
+
+
 class Block:
     """Room for some rows that come one at a time, with all that is computed of them; rows are numbered from 0.
 
@@ -212,9 +226,9 @@ class Block:
         maps: Rows,
         powers: Doubles,
         white: tuple[Doubles, Doubles],
-        rate: Doubles,
-        slow: float,
+        step: Step,
         weights: Doubles,
+        usual: Doubles,
         shares: Doubles,
     ) -> None:
         """Lay out models, and the weights of a filter over them, which `believe` changes.
@@ -223,9 +237,9 @@ class Block:
             maps: with models.
             powers: sharpness of each member ``[K]``.
             white: what whitens encoded rows ``[inputs, k]``, and the means of classes that novelty is the distance to ``[., k]``.
-            rate: probabilities of a switch between members ``[R]``.
-            slow: that of one between rates.
+            step: how they change.
             weights: of the members for each rate ``[R, K]``.
+            usual: their usual weights ``[R, K]``.
             shares: weights of the rates ``[R]``.
         """
         laid = type(maps._laid).from_buffer_copy(maps._laid)
@@ -235,7 +249,7 @@ class Block:
         self._mixed = np.zeros((1, outputs))
         size, room = white[0].shape[1], np.empty(max(maps._room, white[0].shape[1]))
         laid.indicators, laid.categories, laid.slots = encoding.indicators, encoding.categories, encoding.slots
-        laid.clip, laid.slow = encoding.clip, slow
+        laid.clip, laid.slow, laid.known_share, laid.pace = encoding.clip, step.slow, step.known, step.pace
         laid.centre, laid.spread = of_array(encoding.centre, laid.numbers), of_array(encoding.spread, laid.numbers)
         laid.values, laid.places = (
             of_array(self.values, rows, laid.numbers),
@@ -250,14 +264,15 @@ class Block:
         laid.powers = of_array(powers, members)
         laid.directions, laid.centres = size, len(white[1])
         laid.white, laid.white_means = of_array(white[0], laid.inputs, size), of_array(white[1], len(white[1]), size)
-        laid.rates, laid.rate = len(rate), of_array(rate, len(rate))
-        laid.weights_of, laid.shares = of_array(weights, len(rate), members), of_array(shares, len(rate))
+        rates = len(step.rate)
+        laid.rates, laid.rate, laid.shares = rates, of_array(step.rate, rates), of_array(shares, rates)
+        laid.weights_of, laid.usual = of_array(weights, rates, members), of_array(usual, rates, members)
         laid.room = of_array(room, len(room))
-        self.weights, self.shares = weights, shares
+        self.weights, self.usual, self.shares = weights, usual, shares
         self._laid, self._at = laid, ctypes.byref(laid)
         self._functions = maps.library.functions
         self._into = of_array(self._mixed, 1, outputs)
-        self._kept = (maps, powers, white, rate, room)
+        self._kept = (maps, powers, white, step, room)
 
     def answer(self, row: int) -> int:
         """Encode a row from its `values` and `places`, and answer it; returns the first number that is infinite, or -1."""
@@ -311,9 +326,11 @@ def sharpened(library: Library, answers: Doubles, powers: Doubles, least: float)
     return out
 
 
-def believe(library: Library, likely: Doubles, rate: Doubles, slow: float, weights: Doubles, shares: Doubles) -> None:
-    """Step the weights ``[R, K]`` of members, and ``[R]`` of rates, by likelihoods ``[n, K]`` up to a factor a row."""
+def believe(library: Library, likely: Doubles, step: Step, weights: Doubles, usual: Doubles, shares: Doubles) -> None:
+    """Step the weights ``[R, K]`` of members, the usual ones, and ``[R]`` of rates, by likelihoods ``[n, K]`` up to factors."""
     likely = np.ascontiguousarray(likely)
-    count, members = likely.shape
-    at = of_array(likely, count, members), of_array(weights, len(rate), members), of_array(shares, len(rate))
-    library.functions.rows_believe_all(count, len(rate), members, of_array(rate, len(rate)), slow, *at)
+    (count, members), rates = likely.shape, len(step.rate)
+    of_members = (of_array(each, rates, members) for each in (weights, usual))
+    at = of_array(likely, count, members), *of_members, of_array(shares, rates)
+    rate = of_array(step.rate, rates)
+    library.functions.rows_believe_all(count, rates, members, rate, step.slow, step.known, step.pace, *at)

@@ -201,8 +201,8 @@ typedef struct {
     const double *white, *white_means;           /* [inputs, directions], or NULL; [centres, directions] */
     int64_t rates;
     const double *rate;          /* [rates] */
-    double slow;
-    double *weights_of, *shares; /* [rates, members]; [rates]: read by rows_mix, stepped by rows_believe */
+    double slow, known_share, pace;              /* see believe in rows.c */
+    double *weights_of, *usual, *shares;         /* [rates, members] twice; [rates]: read by rows_mix, stepped by rows_believe */
     float *x, *own;              /* [rows, inputs]; [rows, width] */
     double *phi;                 /* [rows, features] */
     double *everything, *answers, *sharpened;    /* [rows, outputs]; [rows, members, outputs]; the same, or NULL */
@@ -261,7 +261,7 @@ void rows_read(const Rows *rows, int64_t count);
 void rows_members(const Rows *rows, int64_t count);
 void rows_mix(const Rows *rows, int64_t i, double *out);
 void rows_believe(const Rows *rows, int64_t i, int64_t unit);
-void rows_believe_all(int64_t count, int64_t rates, int64_t members, const double *rate, double slow, const double *likely, double *weights, double *shares);
+void rows_believe_all(int64_t count, int64_t rates, int64_t members, const double *rate, double slow, double known, double pace, const double *likely, double *weights, double *usual, double *shares);
 void rows_sharpen(int64_t count, int64_t members, int64_t outputs, double least, const double *answers, const double *powers, double *out);
 
 /* python] */

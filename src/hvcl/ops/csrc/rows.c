@@ -212,15 +212,20 @@ void rows_mix(const Rows *rows, int64_t i, double *restrict out)
 }
 
 /* One step of the filter's weights [rates, members] and of the shares of its rates; likelihoods are `apart` numbers apart, up to a factor.
- * The probabilities of a switch are `rate`; those of one between rates `slow`. */
-static void believe(int64_t rates, int64_t members, const double *restrict rate, double slow, const double *restrict likely, int64_t apart, double *restrict weights, double *restrict shares)
+ * The probabilities of a switch are `rate`; those of one between rates `slow`. A switch leads, in the share `known` of all cases, to a member
+ * by its `usual` weight, which follows the weights at `pace`, else to any. */
+static void believe(int64_t rates, int64_t members, const double *restrict rate, double slow, double known, double pace, const double *restrict likely, int64_t apart, double *restrict weights, double *restrict usual, double *restrict shares)
 {
     double whole = 0.0;
     for (int64_t r = 0; r < rates; r++) {
-        double *restrict w = weights + r * members, total = 0.0;
+        double *restrict w = weights + r * members, *restrict u = usual + r * members, total = 0.0;
         for (int64_t m = 0; m < members; m++) { w[m] *= likely[m * apart]; total += w[m]; }
-        const double stays = (1.0 - rate[r]) / total, share = rate[r] / (double) members;
-        for (int64_t m = 0; m < members; m++) w[m] = w[m] * stays + share;
+        const double once = 1.0 / total, stays = 1.0 - rate[r], goes = rate[r] * known, share = rate[r] * (1.0 - known) / (double) members;
+        for (int64_t m = 0; m < members; m++) {
+            const double now = w[m] * once;
+            u[m] += pace * (now - u[m]);
+            w[m] = now * stays + u[m] * goes + share;
+        }
         shares[r] *= total;
         whole += shares[r];
     }
@@ -231,13 +236,13 @@ static void believe(int64_t rates, int64_t members, const double *restrict rate,
 void rows_believe(const Rows *rows, int64_t i, int64_t unit)
 {
     const double *likely = rows->sharpened + i * rows->members * rows->outputs + unit;
-    believe(rows->rates, rows->members, rows->rate, rows->slow, likely, rows->outputs, rows->weights_of, rows->shares);
+    believe(rows->rates, rows->members, rows->rate, rows->slow, rows->known_share, rows->pace, likely, rows->outputs, rows->weights_of, rows->usual, rows->shares);
 }
 
 /* Steps for many rows, with their likelihoods [count, members] */
-void rows_believe_all(int64_t count, int64_t rates, int64_t members, const double *rate, double slow, const double *likely, double *weights, double *shares)
+void rows_believe_all(int64_t count, int64_t rates, int64_t members, const double *rate, double slow, double known, double pace, const double *likely, double *weights, double *usual, double *shares)
 {
-    for (int64_t i = 0; i < count; i++) believe(rates, members, rate, slow, likely + i * members, 1, weights, shares);
+    for (int64_t i = 0; i < count; i++) believe(rates, members, rate, slow, known, pace, likely + i * members, 1, weights, usual, shares);
 }
 
 /* Sharpened answers [count, members, outputs] of many rows */
