@@ -145,6 +145,8 @@ class Rows:
     def answers(self, x: Floats) -> tuple[Floats, Doubles, Doubles, Doubles]:
         """The same, and the answers of the model of everything ``[n, C]`` and of all members ``[n, K, C]``."""
         laid = type(self._laid).from_buffer_copy(self._laid)
+        if not laid.coefficients:
+            raise IndexError("there are no answers before `beside`")
         everything = np.empty((len(x), laid.outputs))
         answers = np.empty((len(x), laid.members, laid.outputs))
         laid.everything, laid.answers = of_array(everything, *everything.shape), of_array(answers, *answers.shape)
