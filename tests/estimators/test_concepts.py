@@ -100,6 +100,20 @@ def test_the_model_of_everything_is_believed_where_it_is_right():
     assert made.changes == []
 
 
+@pytest.mark.parametrize("plain", ["", "1"])
+def test_a_model_that_was_right_is_believed_while_labels_say_nothing(plain, monkeypatch):
+    """Switches lead to it; if they led to any model, hardly more than a fifth would be left of it."""
+    monkeypatch.setenv("HVCL_NO_KERNELS", plain)
+    made = ConceptFilter(6, 2, True)
+    likely = np.ones((3000, made._members))
+    likely[:2000, 3] = 2.0
+    made._believe(likely[:2000])
+    assert made.believed[3] > 0.9
+    made._believe(likely[2000:])
+    assert made.believed[3] > 0.6
+    np.testing.assert_allclose([*made.weights.sum(1), *made.usual.sum(1), made.rates.sum()], 1)
+
+
 def test_experts_are_bounded():
     made = ConceptFilter(6, 2, True)
     for seed in range(12):
@@ -271,7 +285,7 @@ def test_weighing_first_and_adding_later_is_learning():
         for first in range(0, len(phi), BLOCK):
             part = slice(first, first + BLOCK)
             for row in range(first, first + BLOCK):
-                answers = two._answers(phi[row : row + 1], nothing_known(phi[row : row + 1]))
+                answers = two.answers(phi[row : row + 1], nothing_known(phi[row : row + 1]))
                 two.weigh(answers, targets[row : row + 1].numpy())
             two.learn(phi[part], targets[part], None)
     assert one.rows == two.rows

@@ -53,7 +53,7 @@ def test_a_row_counts_as_if_it_were_new():
     """Leaving it out of the sums: the floor of the covariance hides no more than a hundredth."""
     model, x, classes = learned(3, count=40)
     novelty, nearest = model._nearest(model.reduce(x))
-    found = model._as_new(novelty, nearest, torch.ones(40, dtype=torch.float64))
+    found = model._as_new(novelty, nearest, np.ones(40))
     for row in range(0, 40, 7):
         others = torch.arange(40) != row
         without = Novelty(3, 0)

@@ -25,8 +25,10 @@ def test_one_row_has_the_features_of_many(numbers, categories):
     x, _ = scales.encode(table)
     phi = made(x, torch.zeros(len(x), 10))
     assert phi.shape == (200, made.features) == (200, 1 + made.linear + COSINES + RULES)
-    for row in (0, 7, 199):
-        np.testing.assert_allclose(made.single(x[row].numpy()), phi[row].numpy(), atol=1e-9)
+    for row in (slice(1), slice(7, 8), slice(100, 200)):
+        np.testing.assert_allclose(made(x[row], torch.zeros(1, 10)), phi[row], atol=1e-9)
+    parts = made.parts(x.numpy())
+    np.testing.assert_allclose(parts * made.scale + made.shift, phi, atol=1e-9)
 
 
 def test_rules_are_soft_conjunctions_of_conditions_on_different_columns():

@@ -119,6 +119,21 @@ def test_rows_one_by_one_are_answered_as_batches_of_a_block_are():
         np.testing.assert_allclose(a.second.numpy(), b.second.numpy(), atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [RiverClassifier, RiverRegressor])
+def test_without_compiled_code_answers_are_the_same_to_rounding(kind, monkeypatch):
+    found = []
+    for plain in ("", "1"):
+        monkeypatch.setenv("HVCL_NO_KERNELS", plain)
+        model, answers = kind(features=40, warmup=50), []
+        for x, y in rows_and_labels(50 + 5 * 32, flip=120, labels=3):
+            answer = model.predict_proba_one(x) if kind is RiverClassifier else {"": model.predict_one(x)}
+            answers.append([answer.get(label, 0.0) for label in (["", 0, 1, 2])])
+            model.learn_one(x, y)
+        found.append(answers)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+    assert np.abs(np.diff(found[0], axis=0)).max() > 0.1
+
+
 def test_every_label_counts_at_once_not_only_at_the_end_of_a_block():
     stream = rows_and_labels(100 + 20 * 32 + 16, flip=100 + 20 * 32)
     model = RiverClassifier(features=40)

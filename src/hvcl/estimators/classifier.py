@@ -236,12 +236,15 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         count = np.zeros(p.shape[1])
         count[: len(core.novelty.count)] = core.novelty.count.numpy()[: p.shape[1]]
         seen = count > 0
-        if seen.any():
-            p = np.where(seen, p, 0)
+        some = int(seen.sum())
+        if some:
+            if some < len(seen):
+                p = np.where(seen, p, 0)
             if self.priors == "uniform":
                 p = p / np.where(seen, count, 1)
             p = p / p.sum(1, keepdims=True)
-            p = trust[:, None] * p + (1 - trust[:, None]) * seen / seen.sum()
+            if trust.min() < 1:
+                p = trust[:, None] * p + (1 - trust[:, None]) * seen / some
         order = (labels or self._labels).order
         # a call that was refused may have left room for labels that there are not
         missing = max(len(order) - p.shape[1], 0)

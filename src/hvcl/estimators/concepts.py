@@ -13,12 +13,15 @@ Raftery, Karny & Ettler, 2010):
 
 The weights are those of a hidden Markov chain over models (fixed share: Herbster & Warmuth, 1998),
 
-.. math:: w_k \leftarrow (1 - \alpha)\, \frac{w_k\, p_k(y|x)}{\sum_j w_j\, p_j(y|x)} + \frac{\alpha}{K} ,
+.. math:: w_k \leftarrow (1 - \alpha)\, v_k + \alpha \left(0.9\, u_k + \frac{0.1}{K}\right), \qquad
+    v_k = \frac{w_k\, p_k(y|x)}{\sum_j w_j\, p_j(y|x)}, \qquad u_k \leftarrow u_k + 10^{-3}\, (v_k - u_k) ,
 
-with two rates :math:`\alpha`, a quick and a slow one, that are themselves weighted by how well their mixtures predict. Pools and
-experts are ridge regressions on a few hundred features, of indicators for classes (clipped to probabilities) or of standardised
-numbers. Regressions of indicators are too modest, the more so the fewer features they have: probabilities are
-:math:`p^\tau`, normalised, with the sharpness :math:`\tau` of each model that would have predicted its last labels best. All
+where u are the weights that models usually have: most switches lead to one that was right before (mixing past posteriors:
+Bousquet & Warmuth, 2002). There are two rates :math:`\alpha`, a quick and a slow one, that are themselves weighted by how well
+their mixtures predict. Pools and experts are ridge regressions on a few hundred features, of indicators for classes (clipped to
+probabilities) or of standardised numbers. Regressions of indicators are too modest, the more so the fewer features they have:
+probabilities are :math:`p^\tau`, normalised, with the sharpness :math:`\tau` of each model that would have predicted its last
+labels best. All
 models are sums; blocks of 32 rows are added at a time, and nothing but the weights changes within a block. Labels may come late:
 nothing changes until they do.
 
@@ -40,6 +43,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import is_
 
 import numpy as np
 import torch
@@ -51,6 +55,8 @@ from hvcl.core.state import State
 from hvcl.estimators.history import NOBODY, NOWHERE, OPEN, History
 from hvcl.estimators.regression import Regression
 from hvcl.estimators.shares import Products
+from hvcl.ops import load
+from hvcl.ops.rows import Step, believe, members, sharpened
 from hvcl.posteriors.matrix_normal import NOTHING
 
 HALF_LIVES = (4096, 1024, 256, 64)
@@ -71,6 +77,12 @@ RATES = (0.03, 0.003)
 SLOW = 1e-3
 """Probability of a switch between these rates."""
 
+KNOWN = 0.9
+"""Share of the switches that lead to a model by its usual weight; the others lead to any of them."""
+
+PACE = 1e-3
+"""Share of a row in the usual weights."""
+
 BLOCK = 32
 """Rows that are added to the sums at a time."""
 
@@ -89,7 +101,11 @@ MOVED = 5.0
 MOST = 8
 """Experts that are kept; the one with the fewest rows makes room for another."""
 
-_RATES = np.array(RATES)[:, None]
+STEP = Step(np.array(RATES), SLOW, KNOWN, PACE)
+
+_RATES = STEP.rate[:, None]
+
+_STAYS = 1 - _RATES
 
 FREEDOM = 5.0
 """Degrees of freedom of the Student t that scores predictions of numbers."""
@@ -165,16 +181,19 @@ class ConceptFilter:
         members = self._members
         self.weights = np.zeros((len(RATES), members))
         self.weights[:, 0] = 1.0
+        self.usual = np.full((len(RATES), members), 1 / members)
         self.rates = np.full(len(RATES), 1 / len(RATES))
         self.evidence, self.spread = np.zeros(members), np.zeros(members)
         self.noise = np.ones((members, self.outputs))
         self.measured = 0  # rows that it was measured on
         self.sharp = np.zeros((members, len(SHARPNESS)))  # log-likelihoods of the last labels with each power
         self.powers = np.ones(members)  # those with the largest, chosen anew after every block
+        self._laid: tuple[list[Tensor], NDArray[np.float64]] | None = None
 
     def _empty_block(self) -> None:
-        self.block_second = torch.zeros(self.features, self.features, dtype=torch.float64)
-        self.block_cross = torch.zeros(self.features, self.outputs, dtype=torch.float64)
+        # without memory of their own until there are rows, which replace them
+        self.block_second = torch.zeros((), dtype=torch.float64).expand(self.features, self.features)
+        self.block_cross = torch.zeros((), dtype=torch.float64).expand(self.features, self.outputs)
         self.block_rows, self.block_weight = 0, 0.0
         self.block_gain = np.zeros(self._members)
 
@@ -231,25 +250,47 @@ class ConceptFilter:
         made.numbers = list(self.numbers)
         return made
 
-    def _answers(self, phi: Tensor, everything: NDArray[np.float64]) -> NDArray[np.float64]:
+    def answers(self, phi: Tensor, everything: NDArray[np.float64]) -> NDArray[np.float64]:
         """Answers of all members ``[n, K, C]``; those of the model of everything are given ``[n, C]``."""
-        models = [*self.pools, *self.experts]
-        found = phi @ torch.cat([model.weights for model in models], 1)
-        return self.bounded(np.concatenate([everything[:, None], found.numpy().reshape(len(phi), len(models), self.outputs)], 1))
+        library = load()
+        if library is not None:
+            return members(library, phi.numpy(), self.coefficients(), everything, self.least)
+        found = phi.numpy() @ self.coefficients()
+        return self.bounded(np.concatenate([everything[:, None], found.reshape(len(phi), -1, self.outputs)], 1))
+
+    def coefficients(self) -> NDArray[np.float64]:
+        """Weights of the pools and the experts side by side ``[D, (K - 1) C]``; nobody may change them."""
+        weights, laid = [model.weights for model in [*self.pools, *self.experts]], self._laid
+        if laid is None or len(laid[0]) != len(weights) or not all(map(is_, laid[0], weights)):
+            laid = self._laid = weights, torch.cat(weights, 1).numpy()
+        return laid[1]
 
     def bounded(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probabilities of which none is (nearly) zero, so that no label is impossible; numbers as they are."""
-        if not self.classes:
+        if self.least is None:
             return answers
-        p = np.minimum(np.maximum(answers, min(0.02, 0.1 / self.outputs)), 1.0)
-        return np.asarray(p / p.sum(2, keepdims=True))
+        p = np.maximum(answers, self.least)
+        np.minimum(p, 1.0, out=p)
+        p /= np.add.reduce(p, 2, keepdims=True)
+        return p
 
-    def _sharpened(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
+    @property
+    def least(self) -> float | None:
+        """Probability that no label has less than, before they are made to sum to one; of numbers none."""
+        return min(0.02, 0.1 / self.outputs) if self.classes else None
+
+    def sharpened(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probabilities raised to the power that suits each member; numbers as they are."""
-        if not self.classes:
+        if self.least is None:
             return answers
-        p = answers ** self.powers[:, None]
-        return self.bounded(p / p.sum(2, keepdims=True))
+        library = load()
+        if library is not None:
+            return sharpened(library, answers, self.powers, self.least)
+        p = np.log(answers)
+        p *= self.powers[:, None]
+        np.exp(p, out=p)
+        p /= np.add.reduce(p, 2, keepdims=True)
+        return self.bounded(p)
 
     @property
     def alone(self) -> bool:
@@ -263,11 +304,11 @@ class ConceptFilter:
             phi: features of rows ``[n, D]``, float64.
             everything: answers of the model of everything ``[n, C]``.
         """
-        return everything if self.alone else self.mixed(self._answers(phi, everything))
+        return everything if self.alone else self.mixed(self.answers(phi, everything))
 
     def mixed(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
         """What follows from the members' answers ``[n, K, C]``: probabilities, or means ``[n, C]``."""
-        return np.asarray(np.einsum("k,nkc->nc", self.believed, self._sharpened(answers)))
+        return np.asarray(self.believed @ self.sharpened(answers))
 
     def moments(
         self, phi: Tensor, everything: NDArray[np.float64], variance: NDArray[np.float64]
@@ -275,7 +316,7 @@ class ConceptFilter:
         """Mean and variance of numbers as of now ``[n, C]``, from those of the model of everything."""
         if self.alone:
             return everything, variance
-        answers = self._answers(phi, everything)
+        answers = self.answers(phi, everything)
         mean = np.einsum("k,nkc->nc", self.believed, answers)
         own = np.repeat(self.noise[None], len(phi), 0)
         own[:, 0] = np.maximum(variance, own[:, 0])
@@ -324,7 +365,7 @@ class ConceptFilter:
             rows = slice(first, min(first + self.left, len(phi)))
             times = None if weights is None else weights[rows].double()
             if everything is not None:
-                answers = self._answers(phi[rows], everything[rows])
+                answers = self.answers(phi[rows], everything[rows])
                 self.weigh(answers, targets[rows].numpy(), None if times is None else times.numpy())
             self._sum(phi[rows], targets[rows], times)
             first = rows.stop
@@ -339,33 +380,70 @@ class ConceptFilter:
         self, answers: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64] | None = None
     ) -> None:
         """Weigh the models by their answers ``[n, K, C]`` for rows whose targets ``[n, C]`` are known now."""
-        logs = self._log_likelihood(answers, targets)
-        sharp = logs
-        if self.classes:
-            sharp = np.log((self._sharpened(answers) * targets[:, None]).sum(2))
+        if not self.classes:
+            logs = self._log_likelihood(answers, targets)
+            if weights is not None:
+                logs = logs * weights[:, None]
+            self._believe(np.exp(np.maximum(logs - logs.max(1, keepdims=True), -50.0)))
+            self._count(logs)
+            self._measure_noise(answers, targets)
+            return
+        self.believe(self.sharpened(answers), targets, weights)
+        self.count(answers, targets, weights)
+
+    def believe(
+        self, sharpened: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+    ) -> None:
+        """Believe the models as their `sharpened` answers for labels that are known now suggest.
+
+        Together with `count`, which can wait until the block is complete, it is what `weigh` does for classes.
+        """
+        likely = (sharpened @ targets[:, :, None])[:, :, 0]
         if weights is not None:
-            logs, sharp = logs * weights[:, None], sharp * weights[:, None]
-        likely = np.exp(np.clip(sharp - sharp.max(1, keepdims=True), -50.0, 0.0))
-        rates, share = _RATES, _RATES / logs.shape[1]
-        w, v = self.weights, self.rates
+            logs = np.log(likely) * weights[:, None]
+            likely = np.exp(np.maximum(logs - logs.max(1, keepdims=True), -50.0))
+        self._believe(likely)
+
+    def _believe(self, likely: NDArray[np.float64]) -> None:
+        """The recursion of the weights, for likelihoods ``[n, K]`` up to a factor a row."""
+        self.rows += len(likely)
+        library = load()
+        if library is not None:
+            self.weights, self.usual, self.rates = self.weights.copy(), self.usual.copy(), self.rates.copy()
+            believe(library, likely, STEP, self.weights, self.usual, self.rates)
+            return
+        share, w, u, v = _RATES * (1 - KNOWN) / likely.shape[1], self.weights, self.usual, self.rates.tolist()
         for row in likely:
             w = w * row
-            total = w.sum(1)
-            v = v * total
-            v = (1 - SLOW) * (v / v.sum()) + SLOW / len(v)
-            w = (1 - rates) * (w / total[:, None]) + share
-        self.weights, self.rates = w, v
+            total = np.add.reduce(w, 1, keepdims=True)
+            w /= total
+            u = u + PACE * (w - u)
+            w = _STAYS * w + _RATES * KNOWN * u + share
+            v = [each * mine for each, [mine] in zip(v, total.tolist(), strict=True)]
+            whole = sum(v)
+            v = [(1 - SLOW) * each / whole + SLOW / len(v) for each in v]
+        self.weights, self.usual, self.rates = w, u, np.array(v)
+
+    def count(
+        self, answers: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+    ) -> None:
+        """Count the answers ``[n, K, C]`` for labels as evidence for a change, and for the powers that suit each member."""
+        logs = self._log_likelihood(answers, targets)
+        self._count(logs if weights is None else logs * weights[:, None])
+        self._weigh_powers(answers, targets, weights)
+
+    def _count(self, logs: NDArray[np.float64]) -> None:
+        """Evidence from log-likelihoods ``[n, K]``."""
         gains = logs - logs[:, [1 + len(self.pools) + self.current]]
         self.block_gain = self.block_gain + gains.sum(0)
         count = len(logs)
         fading = MEMORY ** np.arange(count - 1, -1, -1)
         self.evidence = self.evidence * MEMORY**count + fading @ gains
         self.spread = self.spread * MEMORY**count + fading @ gains**2
-        self.rows += count
-        if self.classes:
-            self._weigh_powers(answers, targets, weights)
-            return
-        # a running mean over the rows so far, then one that forgets half in 256 rows
+
+    def _measure_noise(self, answers: NDArray[np.float64], targets: NDArray[np.float64]) -> None:
+        """Mean squares of the errors: a running mean over the rows so far, then one that forgets half in 256 rows."""
+        count = len(answers)
         rate = np.maximum(1 - 0.5 ** (1 / 256), 1 / (self.measured + np.arange(count) + 2))
         after = np.append(np.cumprod((1 - rate)[::-1])[::-1], 1.0)
         squares = np.minimum((answers - targets[:, None]) ** 2, 25 * self.noise)
@@ -376,9 +454,9 @@ class ConceptFilter:
         self, answers: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64] | None
     ) -> None:
         """Count how well each member would have predicted the labels with each power."""
-        powers = answers[..., None] ** SHARPNESS
-        right = (powers * targets[:, None, :, None]).sum(2) / powers.sum(2)
-        logs = np.log(np.maximum(right, min(0.02, 0.1 / self.outputs)))
+        powers = np.exp(np.log(answers)[..., None] * SHARPNESS)
+        right = np.einsum("nkcp,nc->nkp", powers, targets) / powers.sum(2)
+        logs = np.log(np.maximum(right, self.least or 0.0))
         fading = SHARP_MEMORY ** np.arange(len(logs) - 1, -1, -1)
         if weights is not None:
             fading = fading * weights
@@ -387,8 +465,11 @@ class ConceptFilter:
     def _sum(self, phi: Tensor, targets: Tensor, weights: Tensor | None) -> None:
         """Add rows to the sums of the block."""
         weighted = phi if weights is None else phi * weights[:, None]
-        self.block_second.addmm_(weighted.T, phi)
-        self.block_cross.addmm_(weighted.T, targets)
+        if self.block_rows:
+            self.block_second.addmm_(weighted.T, phi)
+            self.block_cross.addmm_(weighted.T, targets)
+        else:
+            self.block_second, self.block_cross = weighted.T @ phi, weighted.T @ targets
         self.block_rows += len(phi)
         self.block_weight += float(len(phi) if weights is None else weights.sum())
 
@@ -449,8 +530,9 @@ class ConceptFilter:
         """Open an expert that is believed as the shortest pool is."""
         self._open()
         shortest = len(HALF_LIVES)
-        self.weights = np.hstack([self.weights, self.weights[:, [shortest]]])
-        self.weights /= self.weights.sum(1, keepdims=True)
+        for name in ("weights", "usual"):
+            more = np.hstack([getattr(self, name), getattr(self, name)[:, [shortest]]])
+            setattr(self, name, more / more.sum(1, keepdims=True))
         self.noise = np.vstack([self.noise, self.noise[shortest]])
         self.sharp = np.vstack([self.sharp, self.sharp[shortest]])
         self.powers = np.append(self.powers, self.powers[shortest])
@@ -464,8 +546,9 @@ class ConceptFilter:
         member = 1 + len(self.pools) + place
         del self.experts[place], self.numbers[place]
         self.current -= int(self.current > place)
-        self.weights = np.delete(self.weights, member, 1)
-        self.weights /= self.weights.sum(1, keepdims=True)
+        for name in ("weights", "usual"):
+            kept = np.delete(getattr(self, name), member, 1)
+            setattr(self, name, kept / kept.sum(1, keepdims=True))
         self.noise, self.sharp = np.delete(self.noise, member, 0), np.delete(self.sharp, member, 0)
         for name in ("powers", "evidence", "spread", "block_gain"):
             setattr(self, name, np.delete(getattr(self, name), member))
@@ -631,6 +714,7 @@ class ConceptFilter:
             "block": [second.clone(), cross.clone(), rows, weight],
             "gain": torch.from_numpy(self.block_gain * float(block)),
             "weights": torch.from_numpy(self.weights.copy()),
+            "usual": torch.from_numpy(self.usual.copy()),
             "rates": torch.from_numpy(self.rates.copy()),
             "evidence": torch.from_numpy(self.evidence.copy()),
             "spread": torch.from_numpy(self.spread.copy()),
@@ -657,8 +741,8 @@ class ConceptFilter:
         self.current, self.opened, self.rows = int(state["current"]), int(state["opened"]), int(state["rows"])
         members = self._members
         shapes = {"weights": (len(RATES), members), "rates": (len(RATES),), "noise": (members, outputs)}
-        shapes["sharp"] = (members, len(SHARPNESS))
-        for name in ("weights", "rates", "noise", "sharp", "powers", "evidence", "spread", "gain"):
+        shapes["sharp"], shapes["usual"] = (members, len(SHARPNESS)), (len(RATES), members)
+        for name in ("weights", "usual", "rates", "noise", "sharp", "powers", "evidence", "spread", "gain"):
             shape, value = shapes.get(name, (members,)), state[name].numpy().astype(np.float64)
             if value.shape != shape or not np.isfinite(value).all():
                 raise RunError(f"the saved filter over concepts does not fit: {name} of shape {value.shape}")

@@ -164,7 +164,7 @@ class Core(Generic[AnyModel]):
             if self.tracker is None:
                 self.model.learn(x, wanted, times)
             else:
-                own = self.model.features(x)
+                own = self.tracker.features(x)
                 indicators = self.model.indicators(wanted)
                 changes = self.tracker.learn(
                     x,
@@ -173,7 +173,7 @@ class Core(Generic[AnyModel]):
                     course.ordered,
                     times,
                     weighed=weighed,
-                    marks=marks[rows.numpy()] if known and marks is not None else None,
+                    marks=marks[rows if isinstance(rows, slice) else rows.numpy()] if known and marks is not None else None,
                     group=group,
                 )
                 if changes:
@@ -209,10 +209,11 @@ class Core(Generic[AnyModel]):
     def _marks(self, table: Table, targets: Tensor, names: Sequence[Any] | None) -> NDArray[np.int64]:
         return fingerprints(table, targets, names, self._key)
 
-    def _parts(self, count: int, course: Course) -> list[Tensor]:
+    def _parts(self, count: int, course: Course) -> Sequence[Tensor | slice]:
+        if course.epochs == 1:
+            return [slice(first, first + course.batch) for first in range(0, count, course.batch)]
         random = torch.Generator().manual_seed(course.seed)
-        shuffled = course.epochs > 1
-        orders = [torch.randperm(count, generator=random) if shuffled else torch.arange(count) for _ in range(course.epochs)]
+        orders = [torch.randperm(count, generator=random) for _ in range(course.epochs)]
         return [part for order in orders for part in order.split(course.batch)]
 
     def _units(self, targets: Tensor) -> Tensor:

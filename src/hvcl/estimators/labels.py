@@ -22,6 +22,7 @@ class Labels:
         self.kind: LabelKind | None = None
         self.values: list[Any] = []
         """The label of each unit."""
+        self._order = np.zeros(0, dtype=np.int64)
 
     def copy(self) -> Labels:
         """The same labels, which can grow apart."""
@@ -37,7 +38,9 @@ class Labels:
     @property
     def order(self) -> NDArray[np.int64]:
         """The units in the order of `classes`."""
-        return np.array(sorted(range(len(self.values)), key=self.values.__getitem__), dtype=np.int64)
+        if len(self._order) != len(self.values):
+            self._order = np.array(sorted(range(len(self.values)), key=self.values.__getitem__), dtype=np.int64)
+        return self._order
 
     def add(self, y: NDArray[Any]) -> None:
         """Give units to labels that are new, the smallest first; `InputError` if they are of another kind."""

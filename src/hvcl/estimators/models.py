@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -23,8 +24,9 @@ from hvcl.estimators.scales import Scales
 from hvcl.features import FeatureChoice, FeatureMap
 from hvcl.learners import Exact, ExactConfig, Learner, create, merge, method
 from hvcl.learners.conjugate import SharedExperts
+from hvcl.ops.rows import Scores
 from hvcl.posteriors import MatrixNormal
-from hvcl.posteriors.classes import ArrayReading
+from hvcl.posteriors.classes import FREEDOM, ArrayReading
 
 FAR_TARGET = 100.0
 """Spreads from the first rows' median at which targets are clipped."""
@@ -53,6 +55,11 @@ class ClassReading:
         p[:, self.units] = self.head(own)
         return p
 
+    def scores(self) -> Scores:
+        """The same for compiled code."""
+        head = self.head
+        return Scores(head.weights, head.at_zero, head.means, head.prior, tuple(self.units), head.power, FREEDOM)
+
     def state_dict(self) -> State:
         """As plain values and tensors."""
         return {"head": _tensors(self.head), "units": list(self.units), "outputs": self.outputs}
@@ -76,7 +83,16 @@ class LinearReading:
 
     def __call__(self, own: NDArray[Any]) -> NDArray[np.float64]:
         """Means ``[n, C]`` from features."""
-        return np.asarray((own - self.near) @ self.weights + self.offset)
+        return np.asarray(own.astype(np.float64) @ self.weights + self.at_zero)
+
+    @cached_property
+    def at_zero(self) -> NDArray[np.float64]:
+        """Means ``[C]`` for features that are zero."""
+        return np.asarray(self.offset - self.near @ self.weights)
+
+    def scores(self) -> Scores:
+        """The same for compiled code."""
+        return Scores(self.weights, self.at_zero)
 
     def state_dict(self) -> State:
         """As tensors."""
@@ -338,7 +354,9 @@ class ClassModel(Model):
 
     def indicators(self, targets: Tensor) -> Tensor:
         """Indicators of the units."""
-        return torch.nn.functional.one_hot(targets, self.outputs).double()
+        indicators = np.zeros((len(targets), self.outputs))
+        indicators[np.arange(len(targets)), targets.numpy()] = 1
+        return torch.from_numpy(indicators)
 
     def subtract(self, part: GroupSums) -> None:
         """From the head, whose columns are the units in the order they were learned."""

@@ -22,6 +22,7 @@ import math
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dtrtri
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -47,6 +48,9 @@ BINS = 24 * FINE
 ORDINARY = 0.99
 """Share of the learned rows that counts as ordinary."""
 
+FEW = 2**16
+"""Differences of rows and classes up to which they are computed all at once."""
+
 FAR = 4.0
 """Rows are outliers from so many times the largest ordinary novelty on: twice as far from the centre."""
 
@@ -71,7 +75,8 @@ class Novelty:
         self.total = torch.zeros(0, self.size, dtype=torch.float64)
         self.square = torch.zeros(self.size, self.size, dtype=torch.float64)
         self.histogram = torch.zeros(BINS, dtype=torch.float64)
-        self._white: tuple[Tensor, Tensor, Tensor, Tensor] | None = None  # of sums, which are replaced and never changed
+        # of sums, which are replaced and never changed
+        self._white: tuple[Tensor, Tensor, NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def reduce(self, x: Tensor) -> Tensor:
         """z ``[n, k]``, float64, of encoded rows."""
@@ -87,7 +92,7 @@ class Novelty:
     def add(self, x: Tensor, classes: Tensor, weights: Tensor | None = None) -> None:
         """Learn from encoded rows of classes ``[n]`` that count as often as weights ``[n]``, float64, say; None: once each."""
         z, times = self._weighed(x, weights)
-        self.grow(int(classes.max()) + 1)
+        self.grow(int(classes.numpy().max()) + 1)
         self._sum(z, classes, times)
         self._count_novelties(z, times)
 
@@ -116,23 +121,28 @@ class Novelty:
         return self.reduce(x), torch.ones(len(x), dtype=torch.float64) if weights is None else weights
 
     def _sum(self, z: Tensor, classes: Tensor, times: Tensor) -> None:
-        weighed = times.unsqueeze(1) * z
-        self.count = self.count + torch.bincount(classes, weights=times, minlength=len(self.count))
-        self.total = self.total.index_add(0, classes, weighed)
-        self.square = self.square + weighed.T @ z
+        rows, weight = z.numpy(), times.numpy()
+        weighed = weight[:, None] * rows
+        counts = np.bincount(classes.numpy(), weight, minlength=len(self.count))
+        self.count = torch.from_numpy(self.count.numpy() + counts)
+        self.total = self.total.index_add(0, classes, torch.from_numpy(weighed))
+        self.square = torch.from_numpy(self.square.numpy() + weighed.T @ rows)
 
     def _count_novelties(self, z: Tensor, times: Tensor) -> None:
         if float(self.count.sum()) > 0:
             novelty, nearest = self._nearest(z)
-            more = torch.bincount(_bins(self._as_new(novelty, nearest, times.abs())), weights=times, minlength=BINS)
-            self.histogram = (self.histogram + more).clamp_min(0)
+            more = np.bincount(_bins(self._as_new(novelty, nearest, np.abs(times.numpy()))), times.numpy(), minlength=BINS)
+            self.histogram = torch.from_numpy(np.maximum(self.histogram.numpy() + more, 0))
 
-    def _as_new(self, novelty: Tensor, nearest: Tensor, times: Tensor) -> Tensor:
+    def _as_new(
+        self, novelty: NDArray[np.float64], nearest: NDArray[np.int64], times: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """What the novelty of learned rows would be if they were not learned: they have drawn mean and scatter to themselves."""
-        rows, whole = self.count[self.count > 0][nearest], PRIOR + float(self.count.sum())
-        draw = rows / (rows - times).clamp_min(0.5 * times)
-        rest = (1 - draw * times * novelty * self.size / whole).clamp_min(0.1)
-        return novelty * draw.square() * (whole - times) / whole / rest
+        count = self.count.numpy()
+        rows, whole = count[count > 0][nearest], PRIOR + count.sum()
+        draw = rows / np.maximum(rows - times, 0.5 * times)
+        rest = np.maximum(1 - draw * times * novelty * self.size / whole, 0.1)
+        return np.asarray(novelty * draw**2 * (whole - times) / whole / rest)
 
     def subtract(self, count: Tensor, total: Tensor, square: Tensor) -> None:
         """Take out the sums of some rows. How novel they were stays in the histogram, scaled to the rows that are left."""
@@ -149,51 +159,67 @@ class Novelty:
         self.total = self.total.index_add(0, columns, other.total)
         self.square, self.histogram = self.square + other.square, self.histogram + other.histogram
 
-    def _of(self, z: Tensor) -> Tensor:
-        return self._nearest(z)[0]
-
-    def _nearest(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def _nearest(self, z: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Novelties ``[n]``, and the nearest class of those that have rows ``[n]``."""
         whiten, means = self.whitened()
-        distance = torch.cdist(z @ whiten, means, compute_mode="donot_use_mm_for_euclid_dist")
-        found = distance.min(1)
-        return found.values.square() / self.size, found.indices
+        white = z.numpy() @ whiten
+        if white.size * len(means) <= FEW:
+            away = white[:, None] - means
+            squares = np.add.reduce(np.square(away, out=away), 2)
+        else:
+            rows, centres = torch.from_numpy(white), torch.from_numpy(means)
+            squares = np.square(torch.cdist(rows, centres, compute_mode="donot_use_mm_for_euclid_dist").numpy())
+        nearest = squares.argmin(1)
+        return squares[np.arange(len(squares)), nearest] / self.size, nearest
 
-    def whitened(self) -> tuple[Tensor, Tensor]:
+    def whitened(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What whitens rows, and the whitened means of the classes; computed once for the sums as they are."""
         if self._white is None or self._white[0] is not self.square or self._white[1] is not self.count:
-            seen = self.count > 0
-            means = self.total[seen] / self.count[seen, None]
-            scatter = self.square - (means * self.count[seen, None]).T @ means
-            eye = torch.eye(self.size, dtype=torch.float64)
-            covariance = (scatter + PRIOR * eye) / (PRIOR + self.count.sum()) + FLOOR * eye
-            values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
-            whiten = vectors * values.clamp_min(FLOOR / 2).rsqrt()
+            count, total = self.count.numpy(), self.total.numpy()
+            seen = count > 0
+            count, total = count[seen, None], total[seen]
+            means = total / count
+            covariance = self.square.numpy() - total.T @ means
+            places = np.arange(self.size)
+            covariance[places, places] += PRIOR
+            covariance /= PRIOR + count.sum()
+            covariance[places, places] += FLOOR
+            whiten = _whitening(covariance)
             self._white = (self.square, self.count, whiten, means @ whiten)
         return self._white[2:]
 
+    def of_inputs(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """`whitened` for encoded rows as they are ``[inputs, k]``, ``[classes, k]``."""
+        whiten, means = self.whitened()
+        if self.projection is not None:
+            whiten = self.projection.numpy().astype(np.float64) @ whiten
+        return np.ascontiguousarray(whiten), np.ascontiguousarray(means)
+
     def __call__(self, x: Tensor) -> NDArray[np.float64]:
         """The novelty of encoded rows; zero before anything is learned."""
-        novelty = self._of(self.reduce(x)) if float(self.count.sum()) > 0 else torch.zeros(len(x), dtype=torch.float64)
-        values: NDArray[np.float64] = novelty.numpy()
-        return values
+        return self._nearest(self.reduce(x))[0] if float(self.count.sum()) > 0 else np.zeros(len(x))
 
     def share_beyond(self, novelty: NDArray[np.float64]) -> NDArray[np.float64]:
         """Share of the learned rows that were at least as novel, with the row itself counted among them."""
         counts = self.histogram.numpy()
         logs = np.log(1 + np.append(np.cumsum(counts[::-1])[::-1], 0.0)) - np.log(1 + counts.sum())
         # within a bin as if the share fell by the same factor everywhere
-        return np.asarray(np.exp(np.interp(_places(torch.from_numpy(novelty)).numpy(), np.arange(BINS + 1), logs)))
+        return np.asarray(np.exp(np.interp(_places(novelty), np.arange(BINS + 1), logs)))
 
     def trust(self, novelty: NDArray[np.float64]) -> NDArray[np.float64]:
         """1 for rows that are no outliers, falling to 0 with the novelty: `FAR` times the largest ordinary one over the row's."""
-        return np.asarray(np.minimum(1.0, FAR * self.ordinary / np.maximum(novelty, 1e-12)))
+        return np.asarray(np.minimum(1.0, self.far / np.maximum(novelty, 1e-12)))
+
+    @property
+    def far(self) -> float:
+        """The novelty from which on rows are outliers."""
+        return FAR * self.ordinary
 
     @property
     def ordinary(self) -> float:
         """The largest ordinary novelty."""
-        share = self.histogram.cumsum(0) / self.histogram.sum().clamp_min(1)
-        last = min(int((share < ORDINARY).sum()), BINS - 1)
+        above = self.histogram.numpy().cumsum()
+        last = min(int((above < ORDINARY * max(above[-1], 1.0)).sum()), BINS - 1)
         return float(max(2.0 ** ((4 * last // FINE - 31) / 4), 1.0))  # the next quarter of a factor of two
 
     def state_dict(self) -> State:
@@ -210,10 +236,19 @@ class Novelty:
             setattr(self, name, state[name].clone())
 
 
-def _bins(novelty: Tensor) -> Tensor:
-    return _places(novelty).floor().long().clamp(0, BINS - 1)
+def _whitening(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """W with W W^T the inverse of a covariance, which has a floor up to rounding."""
+    lower, failed = dpotrf(covariance, lower=True)
+    if not failed:
+        return np.asarray(dtrtri(lower, lower=True)[0].T)
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    return np.asarray(vectors / np.sqrt(np.maximum(values, FLOOR / 2)))
 
 
-def _places(novelty: Tensor) -> Tensor:
+def _bins(novelty: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.asarray(np.minimum(np.maximum(np.floor(_places(novelty)), 0), BINS - 1).astype(np.int64))
+
+
+def _places(novelty: NDArray[np.float64]) -> NDArray[np.float64]:
     """Where on the scale of the bins a novelty lies."""
-    return FINE * (8 + novelty.clamp_min(2.0**-8).log2())
+    return np.asarray(FINE * (8 + np.log2(np.maximum(novelty, 2.0**-8))))

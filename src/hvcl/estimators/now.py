@@ -17,12 +17,18 @@ from hvcl.estimators.groups import Key
 from hvcl.estimators.history import OPEN
 from hvcl.estimators.ledger import Found, Ledger
 from hvcl.estimators.models import ClassReading, LinearReading, Model, in_blocks
-from hvcl.estimators.plain import PlainMap
+from hvcl.estimators.plain import COSINES, MORE_CONDITIONS, RULES, PlainMap
 from hvcl.estimators.scales import Scales
 from hvcl.estimators.shares import Shares
+from hvcl.features import RandomFeatures
+from hvcl.ops import load
+from hvcl.ops.rows import Maps, Rows
 
 RENEWED = 2.0
 """The model of everything is read anew when its rows have grown by this factor."""
+
+FEW = 256
+"""Up to so many rows their features are computed as when the rows are asked about."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,28 @@ class DriftEvent:
     """Whether the expert was there before: a concept has come back."""
     columns: tuple[str | int, ...]
     """Columns whose means moved with it, by name or number, the farthest first; none: only the relation has changed."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Rows that were asked about last, and what was computed for the answers: they are often the next ones to be learned."""
+
+    x: Tensor
+    """Encoded ``[n, *shape]``."""
+    own: Tensor
+    """Their features in the model's map ``[n, F]``."""
+    phi: Tensor
+    """And in the filter's ``[n, D]``."""
+    answers: NDArray[np.float64]
+    """Of the filter's members ``[n, K, C]``."""
+    made: tuple[Any, Any]
+    """What the answers were made with: the reading of the model, and the coefficients of the others."""
+
+
+class Last:
+    """What was asked last, of a tracker or of a snapshot of it, in whatever thread."""
+
+    asked: Asked | None = None
 
 
 class Tracker:
@@ -62,8 +90,43 @@ class Tracker:
         self._reading: ClassReading | LinearReading | None = None
         self._read_at = 0.0
         self._fixed = False  # a snapshot
+        self._asked: Asked | None = None  # what is learned next
+        self._last = Last()
+        self._rows = _compiled(model, self.map)
+        self._on: tuple[Any, int, Rows] | None = None
+        self._beside: tuple[Any, Rows] | None = None
 
     # -- learning ---------------------------------------------------------------------------------------------------------
+
+    def features(self, x: Tensor) -> Tensor:
+        """Features of encoded rows in the model's map, as `learn` takes them; computed once if they were asked about last."""
+        for asked in (self._asked, self._last.asked):
+            if asked is not None and asked.x.shape == x.shape and torch.equal(asked.x, x):
+                self._asked = asked
+                return asked.own
+        own, phi = self._both(x)
+        self.know(x, own, phi)
+        return own
+
+    def _both(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of encoded rows in the model's map and in the filter's.
+
+        Of few rows they are the same, to the last bit, as when they are asked about; many are one product of matrices.
+        """
+        if self.map.pictures or len(x) > FEW:
+            own = self.model.features(x)
+            return own, self.map(x, own)
+        if self._rows is not None:
+            owns, phis = self._rows.features(x.numpy())
+            return torch.from_numpy(owns), torch.from_numpy(phis)
+        blocks = in_blocks(x)
+        found = [self.model.features(block) for block in blocks]
+        phi = torch.cat([self.map(block, own) for block, own in zip(blocks, found, strict=True)])
+        return torch.cat(found)[: len(x)], phi[: len(x)]
+
+    def know(self, x: Tensor, own: Tensor, phi: Tensor) -> None:
+        """Features of rows that are learned next, in the model's map and in the filter's."""
+        self._asked = Asked(x, own, phi, np.empty((0, 0, 0)), (None, None))
 
     def learn(
         self,
@@ -81,7 +144,7 @@ class Tracker:
 
         Args:
             x: encoded rows.
-            own: their features in the model's map.
+            own: their `features`.
             targets: as the columns of the regression ``[n, C]``.
             ordered: whether they came in this order; else all hold now.
             weights: how many rows each one counts as.
@@ -90,9 +153,15 @@ class Tracker:
             group: that they came in.
         """
         self._grow()
-        phi, wanted, waiting = self.map(x, own), targets.double(), self.filter.block_rows
+        asked, self._asked, self._last.asked = self._asked, None, None
+        phi = asked.phi if asked is not None and asked.own is own else self.map(x, own)
+        wanted, waiting, everything = targets.double(), self.filter.block_rows, None
         if ordered:
-            changes = self.filter.learn(phi, wanted, None if weighed else self._everything(own), weights)
+            if asked is not None and not weighed and self._still_holds(asked):
+                self.filter.weigh(asked.answers, wanted.numpy(), None if weights is None else weights.double().numpy())
+            elif not weighed:
+                everything = self._everything(own)
+            changes = self.filter.learn(phi, wanted, everything, weights)
             blocks = np.array([*self.filter.ended, OPEN])
             stamps = blocks[(waiting + np.arange(len(phi))) // BLOCK]
             for time in self.filter.ended[:1]:
@@ -112,6 +181,13 @@ class Tracker:
             final = pending[0].after if pending else history.time
             self.shares.add(group, _scaled(phi, wanted, counts), stamps, counts, history, final)
         return [DriftEvent(change.row, change.expert, change.known, self.map.columns(change.moved)) for change in changes]
+
+    def _still_holds(self, asked: Asked) -> bool:
+        """Whether rows fit into the filter's block, and their answers are, to the last bit, what they would be now."""
+        count = len(asked.answers)
+        alike = 0 < count <= self.filter.left and (count == BLOCK or self._rows is not None)
+        alike = alike and asked.answers.shape[2] == self.filter.outputs
+        return alike and asked.made[0] is self.reading() and asked.made[1] is self.filter.coefficients()
 
     def _grow(self) -> None:
         self.filter.grow(self.model.outputs)
@@ -136,7 +212,20 @@ class Tracker:
         return np.pad(answers, ((0, 0), (0, missing))) if missing else answers
 
     def _everything(self, own: Tensor) -> NDArray[np.float64]:
-        return self.everything(self.reading(), own.numpy())
+        rows = self.compiled()
+        return self.everything(self.reading(), own.numpy()) if rows is None else rows.read(own.numpy())
+
+    def compiled(self) -> Rows | None:
+        """The compiled call for rows, with the models as they are now; None where there is none."""
+        if self._rows is None:
+            return None
+        reading, outputs, coefficients = self.reading(), self.filter.outputs, self.filter.coefficients()
+        if self._on is None or self._on[0] is not reading or self._on[1] != outputs:
+            scores = None if reading is None else reading.scores()
+            self._on, self._beside = (reading, outputs, self._rows.on(scores, outputs, self.filter.least)), None
+        if self._beside is None or self._beside[0] is not coefficients:
+            self._beside = coefficients, self._on[2].beside(coefficients)
+        return self._beside[1]
 
     # -- forgetting -------------------------------------------------------------------------------------------------------
 
@@ -213,17 +302,28 @@ class Tracker:
         """A tracker that answers as this one does now, and only that; `model` is a snapshot of the model, or has the same map."""
         if not self.filter.alone:
             self.reading()
+            self.filter.coefficients()  # the same for both, so that the answers to rows that are learned next need no others
         made = copy.copy(self)
         made.model, made.filter, made._fixed = model, self.filter.snapshot(), True
         return made
 
     def answers(self, x: Tensor) -> NDArray[np.float64]:
         """Probabilities or standardised numbers as of now ``[n, C]``."""
-        found = []
-        for block in in_blocks(x):
-            own = self.model.features(block)
-            found.append(self.filter.mixture(self.map(block, own), self._everything(own)))
-        return np.concatenate(found)[: len(x)]
+        found, count, compiled = [], len(x), self.compiled()
+        for block in in_blocks(x) if compiled is None else x.split(FEW):
+            if compiled is not None:
+                own, phi, everything, members = compiled.answers(block.numpy())
+                features = torch.from_numpy(own), torch.from_numpy(phi)
+            else:
+                features = self._both(block)
+                everything = self._everything(features[0])
+                members = self.filter.answers(features[1], everything)
+            found.append((*features, members, everything if self.filter.alone else self.filter.mixed(members)))
+        owns, phis, answers, mixtures = zip(*found, strict=True)
+        if not (self.private or self.map.pictures) and count <= FEW:
+            made = self._reading, self.filter.coefficients()
+            self._last.asked = Asked(x, torch.cat(owns)[:count], torch.cat(phis)[:count], np.concatenate(answers)[:count], made)
+        return np.concatenate(mixtures)[:count]
 
     def moments(self, x: Tensor, variance: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Means and variances of standardised numbers as of now ``[n, C]``; `variance` is the model's."""
@@ -272,3 +372,13 @@ class Tracker:
 def _scaled(phi: Tensor, targets: Tensor, counts: NDArray[np.float64]) -> Tensor:
     """Features and targets of rows side by side, times the root of what each row counts as."""
     return torch.from_numpy(np.sqrt(counts)).unsqueeze(1) * torch.cat([phi, targets], 1)
+
+
+def _compiled(model: Model, plain: PlainMap) -> Rows | None:
+    """The compiled call for the maps of a model and of a filter; None where there is none."""
+    library, own = load(), getattr(model, "map", None)
+    if library is None or plain.pictures or not isinstance(own, RandomFeatures):
+        return None
+    parts = [np.ascontiguousarray(own.state[name].numpy()) for name in ("weights", "offset", "shift", "scale")]
+    counts = (COSINES, RULES, *MORE_CONDITIONS)
+    return Rows(library, Maps(tuple(parts), (*plain.projections, plain.scale, plain.shift), plain.numbers, plain.linear, counts))

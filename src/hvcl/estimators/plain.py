@@ -70,6 +70,13 @@ class PlainMap:
         self.weights, self.phase, self.centre, self.size = _random_parts(numbers, scales.indicators, categories, each, seed)
         self.linear = total if total <= MOST_LINEAR else 0
         self.features = 1 + self.linear + COSINES + RULES
+        # conditions with their sign turned: what is needed is exp(-p)
+        signs = np.repeat([1.0, -1.0], [COSINES, sum(LENGTHS)])
+        self.projections = self.weights.numpy() * signs, self.phase.numpy() * signs
+        size, others = self.size.numpy(), np.ones(1 + self.linear)
+        others[1 : 1 + min(numbers, self.linear)] = 1.5
+        self.scale = np.concatenate([others, np.full(COSINES, math.sqrt(2)), size])
+        self.shift = np.concatenate([np.zeros(1 + self.linear + COSINES), -self.centre.numpy() * size])
         names: list[str | int] = list(range(len(scales.kinds))) if scales.names is None else list(scales.names)
         of_numbers = [name for name, kind in zip(names, scales.kinds, strict=True) if kind == "number"]
         of_categories = [name for name, kind in zip(names, scales.kinds, strict=True) if kind == "category"]
@@ -81,41 +88,36 @@ class PlainMap:
         if self.pictures:
             one = torch.ones(len(x), 1, dtype=torch.float64)
             return torch.cat([one, (own.double() @ self.weights).clamp_(-BOUND, BOUND)], 1)
-        z = x.double()
-        phi = torch.empty(len(x), self.features, dtype=torch.float64)
-        phi[:, 0] = 1
+        return torch.from_numpy(self.scaled(self.parts(x.numpy())))
+
+    def parts(self, x: NDArray[np.float32], out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """What the features ``[n, D]`` of encoded rows of a table are affine functions of (`scaled`), each of one of them."""
+        z = x.astype(np.float64)
+        found = np.empty((len(z), self.features)) if out is None else out
+        found[:, 0] = 1
         if self.linear:
-            phi[:, 1 : 1 + self.numbers] = (z[:, : self.numbers] / 3).tanh_().mul_(1.5)
-            phi[:, 1 + self.numbers : 1 + self.linear] = z[:, self.numbers :]
-        projected = torch.addmm(self.phase, z, self.weights)
+            np.tanh(z[:, : self.numbers] / 3, out=found[:, 1 : 1 + self.numbers])
+            found[:, 1 + self.numbers : 1 + self.linear] = z[:, self.numbers :]
+        weights, phase = self.projections
+        projected = z @ weights
+        projected += phase
         begin = 1 + self.linear
-        torch.mul(projected[:, :COSINES].cos_(), math.sqrt(2), out=phi[:, begin : begin + COSINES])
-        conditions = projected[:, COSINES:].sigmoid_()
+        np.cos(projected[:, :COSINES], out=found[:, begin : begin + COSINES])
+        # a product of sigmoids is one over a product of 1 + exp(-p), which is finite: numbers are clipped by the scales
+        conditions = np.exp(projected[:, COSINES:], out=projected[:, COSINES:])
+        conditions += 1
         rules, place = conditions[:, :RULES], RULES
         for count in MORE_CONDITIONS:
             rules[:, :count] *= conditions[:, place : place + count]
             place += count
-        torch.mul(rules.sub_(self.centre), self.size, out=phi[:, begin + COSINES :])
-        return phi
+        np.reciprocal(rules, out=found[:, begin + COSINES :])
+        return found
 
-    def single(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        """The features ``[D]`` of one encoded row of a table, equal up to rounding."""
-        z = x.astype(np.float64)
-        phi = np.empty(self.features)
-        phi[0] = 1
-        if self.linear:
-            phi[1 : 1 + self.numbers] = 1.5 * np.tanh(z[: self.numbers] / 3)
-            phi[1 + self.numbers : 1 + self.linear] = z[self.numbers :]
-        projected = z @ self.weights.numpy() + self.phase.numpy()
-        begin = 1 + self.linear
-        phi[begin : begin + COSINES] = math.sqrt(2) * np.cos(projected[:COSINES])
-        conditions = 1 / (1 + np.exp(-projected[COSINES:]))
-        rules, place = conditions[:RULES], RULES
-        for count in MORE_CONDITIONS:
-            rules[:count] *= conditions[place : place + count]
-            place += count
-        phi[begin + COSINES :] = (rules - self.centre.numpy()) * self.size.numpy()
-        return phi
+    def scaled(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The features ``[n, D]``, from their `parts`, in place."""
+        parts *= self.scale
+        parts += self.shift
+        return parts
 
     def columns(self, features: tuple[int, ...]) -> tuple[str | int, ...]:
         """The columns of rows that single features stand for, each once, by name or number; pictures have none."""

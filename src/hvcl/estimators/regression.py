@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dposv, sposv
 from torch import Tensor
 
 from hvcl.core.errors import RunError
@@ -50,14 +52,17 @@ class Regression:
 
     def add(self, second: Tensor, cross: Tensor, count: float) -> None:
         """Sums over a block of rows; a negative count takes them out."""
+        second, cross = second[: self.used, : self.used], cross[: self.used]
         if math.isfinite(self.half_life):
             left = 0.5 ** (count / self.half_life)
-            self.second.mul_(left)
-            self.cross.mul_(left)
+            # one pass over the sums, which are larger than a cache
+            torch.add(second, self.second, alpha=left, out=self.second)
+            torch.add(cross, self.cross, alpha=left, out=self.cross)
             self.count *= left
-        sign = 1.0 if count > 0 else -1.0
-        self.second.add_(second[: self.used, : self.used], alpha=sign)
-        self.cross.add_(cross[: self.used], alpha=sign)
+        else:
+            sign = 1.0 if count > 0 else -1.0
+            self.second.add_(second, alpha=sign)
+            self.cross.add_(cross, alpha=sign)
         self.count = max(self.count + count, 0.0)
         self.new += abs(count)
 
@@ -91,19 +96,20 @@ class Regression:
         if not self.new or self.new * STALE < self.count:
             return
         # the sums of few rows are far from singular beside the ridge: single precision will do, in half the time
-        single = self.half_life <= SINGLE and self.used > STALE
-        ridge, dtype = RIDGE, torch.float32 if single else torch.float64
+        ridge, single, places = RIDGE, self.half_life <= SINGLE and self.used > STALE, np.arange(self.used)
         while True:
-            ridged = self.second.to(dtype, copy=True)
-            ridged.diagonal().add_(ridge)
-            factor, failed = torch.linalg.cholesky_ex(ridged)
-            if not int(failed):
+            ridged: NDArray[Any] = self.second.numpy().astype(np.float32 if single else np.float64)
+            cross: NDArray[Any] = self.cross.numpy().astype(ridged.dtype, order="F")
+            ridged[places, places] += ridge
+            # in place, and of one triangle: torch copies the matrix, transposed, and clears the other one
+            _, solved, failed = (sposv if single else dposv)(ridged.T, cross, overwrite_a=True, overwrite_b=True)
+            if not failed:
                 break
             # what rows were taken out of can be indefinite by the rounding of their sums
-            ridge, dtype = (2 * ridge if dtype == torch.float64 else ridge), torch.float64
-        solved = torch.cholesky_solve(self.cross.to(dtype), factor).double()
-        self.weights = torch.nn.functional.pad(solved, (0, 0, 0, len(self.weights) - self.used))
-        self.new = 0.0
+            ridge, single = (ridge if single else 2 * ridge), False
+        weights = torch.zeros_like(self.weights)
+        weights[: self.used] = torch.from_numpy(solved)
+        self.weights, self.new = weights, 0.0
 
     def grow(self, outputs: int) -> None:
         """Room for more outputs."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from river import base
+from torch import Tensor
 
 from hvcl.core.errors import InputError
 from hvcl.estimators.classifier import ContinualClassifier
@@ -23,14 +24,6 @@ from hvcl.estimators.tables import Kind, Table
 
 Row = dict[Any, Any]
 AnyEstimator = TypeVar("AnyEstimator", ContinualClassifier, ContinualRegressor)
-
-
-class _Answered(NamedTuple):
-    """What the models answer to an encoded row."""
-
-    x: NDArray[np.float32]
-    answers: NDArray[np.float64]
-    everything: NDArray[np.float64]
 
 
 class _OneByOne(Generic[AnyEstimator]):
@@ -51,12 +44,11 @@ class _OneByOne(Generic[AnyEstimator]):
         self._provisional: AnyEstimator | None = None
         self._provisional_rows = 0
         self._single: SingleRows | None = None
-        self._last: _Answered | None = None
         self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is laid out for single rows: it must refer to the estimator of the copy."""
-        return self.__dict__ | {"_single": None, "_last": None}
+        return self.__dict__ | {"_single": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -66,6 +58,9 @@ class _OneByOne(Generic[AnyEstimator]):
         """Let single rows be answered by the estimator as it is."""
         core = None if self._estimator is None else self._estimator._ready()
         self._single = SingleRows(core, self._columns) if core is not None and SingleRows.possible(core) else None
+        if self._single is not None:
+            for row, _ in self._rows:  # of a copy: they are weighed, and answered as they were
+                self._single.keep(self._single.answered(row))
 
     @property
     def drift_(self) -> list[DriftEvent]:
@@ -82,8 +77,8 @@ class _OneByOne(Generic[AnyEstimator]):
         """Let an estimator learn rows."""
 
     @abstractmethod
-    def _teach_weighed(self, estimator: AnyEstimator, table: Table, targets: list[Any]) -> None:
-        """Let an estimator learn rows whose targets the filter knows already."""
+    def _wanted(self, estimator: AnyEstimator, targets: list[Any]) -> Tensor:
+        """Targets as the estimator learns them."""
 
     @abstractmethod
     def _check_target(self, y: Any) -> None:
@@ -95,7 +90,7 @@ class _OneByOne(Generic[AnyEstimator]):
 
     def learn_one(self, x: Row, y: Any) -> None:
         """Learn from one row; the first `warmup` rows are kept until then."""
-        row = {str(name): value for name, value in x.items()}
+        row = dict(_named(x))
         kept = (row, y.item() if isinstance(y, np.generic) else y)
         estimator = self._estimator
         if estimator is None:
@@ -127,11 +122,10 @@ class _OneByOne(Generic[AnyEstimator]):
             self._teach(estimator, table, [kept[1]], fit=False)
             if self._single is not None:
                 self._single.refresh()
-            self._last = None
             estimator._announce()
             return
-        answered = self._answered(row)
-        self._single.weigh(answered.answers, target)
+        answered = self._single.answered(row)
+        self._single.weigh(answered, target)
         self._rows.append(kept)
         if len(self._rows) >= self._single.left:
             self._finish_block()
@@ -141,23 +135,20 @@ class _OneByOne(Generic[AnyEstimator]):
     def _finish_block(self) -> None:
         """The sums learn the rows that have come since the last block."""
         if self._rows and self._estimator is not None and self._single is not None:
-            self._teach_weighed(self._estimator, self._table(self._rows), [target for _, target in self._rows])
-            self._rows, self._last = [], None
-            self._single.refresh()
-
-    def _answered(self, row: Row) -> _Answered:
-        """The models' answers to a row, computed once for one that is predicted and then learned."""
-        assert self._single is not None
-        x = self._single.encode(row)
-        if self._last is None or not np.array_equal(self._last.x, x):
-            self._last = _Answered(x, *self._single.answers(x))
-        return self._last
+            targets = self._wanted(self._estimator, [target for _, target in self._rows])
+            try:
+                self._estimator._learn_weighed(self._single.complete(targets), targets)
+            finally:
+                self._rows = []
+                self._single.refresh()
 
     def _taught(self, rows: list[tuple[Row, Any]], small: bool = False) -> AnyEstimator:
         estimator = self._make()
         estimator._warns_later = True
-        if small and estimator.features is None:
-            estimator.features = FEW_FEATURES
+        if small:
+            estimator.answer = "ever"  # which is the same before any row that comes after these
+            if estimator.features is None:
+                estimator.features = FEW_FEATURES
         self._teach(estimator, self._table(rows), [target for _, target in rows], fit=True)
         return estimator
 
@@ -193,8 +184,7 @@ class _OneByOne(Generic[AnyEstimator]):
 
     def _encoded(self, estimator: AnyEstimator, x: Row) -> Any:
         core = estimator._ready()
-        row = {str(name): value for name, value in x.items()}
-        return core, core.scales.encode(self._table([(row, None)]))[0]
+        return core, core.scales.encode(self._table([(_named(x), None)]))[0]
 
 
 class RiverClassifier(_OneByOne[ContinualClassifier], base.Classifier):
@@ -245,8 +235,8 @@ class RiverClassifier(_OneByOne[ContinualClassifier], base.Classifier):
             self._name(estimator)
         estimator._learn_table(table, _array(targets), None, None, None, fit)
 
-    def _teach_weighed(self, estimator: ContinualClassifier, table: Table, targets: list[Any]) -> None:
-        estimator._learn_weighed(table, torch.from_numpy(estimator._labels.units(_array(targets))))
+    def _wanted(self, estimator: ContinualClassifier, targets: list[Any]) -> Tensor:
+        return torch.from_numpy(estimator._labels.units(_array(targets)))
 
     def _check_target(self, y: Any) -> None:
         read_labels(_array([target for _, target in self._rows] + [y]))
@@ -267,9 +257,9 @@ class RiverClassifier(_OneByOne[ContinualClassifier], base.Classifier):
             core, encoded = self._encoded(estimator, x)
             p = estimator._probabilities(core, encoded, None)[0]
         else:
-            found = self._answered({str(name): value for name, value in x.items()})
-            trust = np.array([self._single.trust(found.x)])
-            p = estimator._ranked(estimator._ready(), self._single.mixture(found.answers, found.everything), trust, None)[0]
+            found = self._single.answered(_named(x))
+            trust = np.array([self._single.trust(found)])
+            p = estimator._ranked(estimator._ready(), self._single.mixture(found), trust, None)[0]
         return dict(zip(estimator.classes_.tolist(), p.tolist(), strict=True))
 
 
@@ -316,8 +306,8 @@ class RiverRegressor(_OneByOne[ContinualRegressor], base.Regressor):
             self._name(estimator)
         estimator._learn_table(table, values[:, None], True, None, None, fit)
 
-    def _teach_weighed(self, estimator: ContinualRegressor, table: Table, targets: list[Any]) -> None:
-        estimator._learn_weighed(table, torch.tensor(targets, dtype=torch.float64)[:, None])
+    def _wanted(self, estimator: ContinualRegressor, targets: list[Any]) -> Tensor:
+        return torch.tensor(targets, dtype=torch.float64)[:, None]
 
     def _check_target(self, y: Any) -> None:
         if not isinstance(y, NUMBERS) or not np.isfinite(float(y)):
@@ -334,12 +324,16 @@ class RiverRegressor(_OneByOne[ContinualRegressor], base.Regressor):
         if estimator is None:
             return 0.0
         if self._single is not None:
-            found = self._answered({str(name): value for name, value in x.items()})
             model = estimator._ready().model
-            mean = float(self._single.mixture(found.answers, found.everything)[0, 0])
+            mean = float(self._single.mixture(self._single.answered(_named(x)))[0, 0])
             return mean * float(model.spread[0]) + float(model.centre[0])
         core, encoded = self._encoded(estimator, x)
         return float(estimator._moments(core, encoded)[0][0, 0])
+
+
+def _named(x: Row) -> dict[str, Any]:
+    """A row whose names are texts; the same one if they are."""
+    return x if {str}.issuperset(map(type, x)) else {str(name): value for name, value in x.items()}
 
 
 def _columns(rows: list[tuple[Row, Any]]) -> dict[str, Kind]:

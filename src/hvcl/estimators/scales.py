@@ -177,20 +177,25 @@ class Scales:
         if table.pictures is not None:
             x = ((table.pictures.double() - self.centre) / self.spread).float()
             return x, x.flatten(1).abs().double().numpy()
-        with np.errstate(over="ignore"):
-            z = (table.numbers - self.centre.numpy()) / self.spread.numpy()
-        missing = np.isnan(z)
-        z[missing] = 0
-        sizes = np.abs(z)
-        if self.indicators != missing.shape[1]:
-            missing = missing.mean(1, keepdims=True)
-        parts = [np.clip(z, -CLIP, CLIP), missing]
+        encoded = np.zeros((len(table), *self.input_shape), dtype=np.float32)
+        sizes = self.write_numbers(table.numbers, encoded)
+        every, width, first = np.arange(len(table)), self.max_categories + 2, sizes.shape[1] + self.indicators
         for known, column in zip(self.categories, table.categories, strict=True):
-            place = {category: slot for slot, category in enumerate(known)} | {MISSING: self.max_categories + 1}
-            slots = np.zeros((len(column), self.max_categories + 2))
-            slots[np.arange(len(column)), [place.get(category, self.max_categories) for category in column]] = 1
-            parts.append(slots)
-        return torch.from_numpy(np.concatenate(parts, 1).astype(np.float32)), sizes
+            place = {category: slot for slot, category in enumerate(known)} | {MISSING: width - 1}
+            encoded[every, [first + place.get(category, width - 2) for category in column]] = 1
+            first += width
+        return torch.from_numpy(encoded), sizes
+
+    def write_numbers(self, values: NDArray[np.float64], encoded: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Write the columns of the encoding that numbers have into zeros; returns sizes as `encode` does."""
+        with np.errstate(over="ignore"):
+            z = (values - self.centre.numpy()) / self.spread.numpy()
+        missing, numbers, indicators = np.isnan(z), z.shape[1], self.indicators
+        if missing.any():
+            z[missing] = 0
+            encoded[:, numbers : numbers + indicators] = missing if indicators == numbers else missing.mean(1, keepdims=True)
+        encoded[:, :numbers] = np.minimum(np.maximum(z, -CLIP), CLIP)
+        return np.asarray(np.abs(z, out=z))
 
     # -- agreement and files ----------------------------------------------------------------------------------------------
 
@@ -277,9 +282,12 @@ class Drift:
         if self.warned or not sizes.shape[1]:
             return None
         words = None
-        rows, outside = self.rows + len(sizes), self.outside + torch.from_numpy((sizes > FAR).sum(0))
-        worst = int(outside.argmax())
-        if int(outside[worst]) >= max(SOME, MANY * rows):
+        far, rows, outside = sizes > FAR, self.rows + len(sizes), self.outside
+        anew = bool(far.any())
+        if anew:
+            outside = outside + torch.from_numpy(far.sum(0))
+        worst = int(outside.argmax()) if anew else 0
+        if anew and int(outside[worst]) >= max(SOME, MANY * rows):
             words = (
                 f"in {int(outside[worst])} of {rows} rows column {names[worst] if names else worst} lies more than {FAR:.0f} "
                 f"spreads from its median in the first rows (just now up to {float(sizes[:, worst].max()):.3g}; from {CLIP:.0f} "

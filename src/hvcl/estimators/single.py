@@ -1,28 +1,88 @@
 """Answers for one row at a time, and weights of the filter after each label, without the price of a batch.
 
 Between two blocks of rows nothing changes but the weights of the filter over concepts: the models are solved at the end of a
-block. So what they are made of is laid out as arrays once a block, and an answer takes a few products with vectors; the sums
-learn the rows of a block at once, with the same result. The numbers are those of the estimator's own path, up to rounding.
+block. So all that a row goes through is laid out once a block, for one compiled call (`hvcl.ops.rows.Block`). Features and
+answers of the rows of a block are kept until it is complete; then the sums learn them at once, with the same result. The numbers
+are those of the estimator's own path, up to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from operator import is_
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hvcl.core.errors import InputError
+from hvcl.estimators.concepts import BLOCK, STEP
 from hvcl.estimators.core import Core
 from hvcl.estimators.models import ClassModel, RegressionModel
-from hvcl.estimators.novelty import FAR
 from hvcl.estimators.scales import CLIP
-from hvcl.estimators.tables import MISSING, Kind
+from hvcl.estimators.tables import MISSING, Kind, Table
 from hvcl.features import RandomFeatures
+from hvcl.ops import rows
 
 NUMBERS = (bool, int, float, np.number, np.bool_)
 """Types of the values of columns of numbers."""
+
+PLAIN = frozenset((float, int, np.float64))
+"""Those that arrays can be made of without a look at each value."""
+
+AnyCore = Core[ClassModel] | Core[RegressionModel]
+
+
+class Answered(NamedTuple):
+    """A row that the models have answered."""
+
+    row: int
+    """Its number in the block."""
+    values: list[Any]
+    """Of its columns of numbers, then of those of categories."""
+
+
+class PlainBlock:
+    """What `hvcl.ops.rows.Block` does, where there is no compiled code."""
+
+    def __init__(self, core: AnyCore) -> None:
+        assert core.tracker is not None
+        self.core, self.tracker, found = core, core.tracker, core.tracker.filter
+        scales = core.scales
+        self.values, self.places = (
+            np.zeros((BLOCK, len(scales.centre))),
+            np.zeros((BLOCK, len(scales.categories)), dtype=np.int64),
+        )
+        self.x = np.zeros((BLOCK, *scales.input_shape), dtype=np.float32)
+        self.own = np.zeros((BLOCK, core.model.width), dtype=np.float32)
+        self.phi, self.novelty = np.zeros((BLOCK, found.features)), np.zeros(BLOCK)
+
+    def bind(self) -> None:
+        """Room for the answers of the models as they are now."""
+        found = self.tracker.filter
+        self.everything = np.zeros((BLOCK, found.outputs))
+        self.answers = np.zeros((BLOCK, len(found.believed), found.outputs))
+        self.sharpened = self.answers.copy()
+
+    def answer(self, row: int) -> int:
+        """Encode a row from its `values` and `places`, and answer it; returns the first number that is infinite, or -1."""
+        scales, values, found, part = self.core.scales, self.values[row], self.tracker.filter, slice(row, row + 1)
+        if np.isinf(values).any():
+            return int(np.isinf(values).argmax())
+        self.x[row] = 0
+        scales.write_numbers(self.values[part], self.x[part])
+        first, width = len(values) + scales.indicators, scales.max_categories + 2
+        self.x[row, first + np.arange(len(self.places[row])) * width + self.places[row]] = 1
+        x = torch.from_numpy(self.x[part].copy())
+        own = self.core.model.features(x)
+        phi, everything = self.tracker.map(x, own), self.tracker.everything(self.tracker.reading(), own.numpy())
+        answers = found.answers(phi, everything)
+        self.own[part], self.phi[part], self.everything[part] = own.numpy(), phi.numpy(), everything
+        self.answers[part], self.sharpened[part] = answers, found.sharpened(answers)
+        self.novelty[part] = self.core.novelty(x)
+        return -1
 
 
 class SingleRows:
@@ -33,92 +93,119 @@ class SingleRows:
         columns: names and kinds of the columns.
     """
 
-    def __init__(self, core: Core[ClassModel] | Core[RegressionModel], columns: Mapping[str, Kind]) -> None:
+    def __init__(self, core: AnyCore, columns: Mapping[str, Kind]) -> None:
         assert core.tracker is not None
-        self.core, self.tracker = core, core.tracker
+        self.core, self.tracker, scales = core, core.tracker, core.scales
+        self.kinds = tuple(columns.values())
         self.numbers = [name for name, kind in columns.items() if kind == "number"]
         self.categories = [name for name, kind in columns.items() if kind == "category"]
-        made = core.model.map
-        assert isinstance(made, RandomFeatures)
-        self._own = {name: made.state[name].numpy() for name in ("weights", "offset", "shift", "scale")}
+        self.names = [*self.numbers, *self.categories]
+        self._width = scales.max_categories + 2
+        compiled = self.tracker.compiled()
+        centre, spread = (np.ascontiguousarray(each.numpy()) for each in (scales.centre, scales.spread))
+        encoding = rows.Encoding(centre, spread, CLIP, scales.indicators, len(self.categories), self._width)
+        self._block = PlainBlock(core) if compiled is None else rows.Block(BLOCK, compiled, encoding)
         self.refresh()
 
     @staticmethod
-    def possible(core: Core[ClassModel] | Core[RegressionModel]) -> bool:
+    def possible(core: AnyCore) -> bool:
         """Whether a core's rows can be answered one at a time here."""
         return core.tracker is not None and core.scales.shape is None and isinstance(core.model.map, RandomFeatures)
 
     def refresh(self) -> None:
         """Lay everything out as it is now: after rows were learned."""
         core, found = self.core, self.tracker.filter
-        scales = core.scales
-        self._centre, self._spread = scales.centre.numpy(), scales.spread.numpy()
-        self._indicators, self._width = scales.indicators, scales.max_categories + 2
-        self._slots = [{category: slot for slot, category in enumerate(known)} for known in scales.categories]
-        models = [*found.pools, *found.experts]
-        self._models = np.concatenate([model.weights.numpy() for model in models], 1)
-        self._members = len(models)
-        self._reading = self.tracker.reading()
-        white, means = core.novelty.whitened()
-        self._white, self._means = white.numpy(), means.numpy()
-        projection = core.novelty.projection
-        self._projection = None if projection is None else projection.numpy()
-        self._ordinary = core.novelty.ordinary
+        self._kept: list[list[Any]] = []
+        """Values of the rows since the last block."""
+        self._last: Answered | None = None
+        self._slots = [{category: slot for slot, category in enumerate(known)} for known in core.scales.categories]
+        self._alone, self._ordinary = found.alone, core.novelty.far
+        if isinstance(self._block, PlainBlock):
+            self._block.bind()
+            return
+        compiled = self.tracker.compiled()
+        assert compiled is not None
+        # these are changed in place, and may be somebody else's
+        found.weights, found.usual, found.rates = found.weights.copy(), found.usual.copy(), found.rates.copy()
+        self._block.bind(compiled, found.powers, core.novelty.of_inputs(), STEP, found.weights, found.usual, found.rates)
 
     # -- one row ----------------------------------------------------------------------------------------------------------
 
-    def encode(self, row: Mapping[str, Any]) -> NDArray[np.float32]:
-        """The encoded row; `InputError` if a number is none."""
-        values = []
-        for name in self.numbers:
-            value = row.get(name)
-            if not isinstance(value, float) and type(value) is not int:
-                value = number(name, value)
-            values.append(value)
+    def answered(self, row: Mapping[str, Any]) -> Answered:
+        """What the models say of a row, computed once for one that is predicted and then learned; `InputError` if it is none."""
+        values = [row.get(name) for name in self.names]
+        if self._last is None or not all(map(is_, values, self._last.values)):
+            self._last = None
+            self._last = self._answer(values)
+        return self._last
+
+    def _answer(self, values: list[Any]) -> Answered:
+        row, block, count = len(self._kept), self._block, len(self.numbers)
+        raw = values[:count]
+        if not PLAIN.issuperset(map(type, raw)):
+            raw = [number(name, value) for name, value in zip(self.numbers, raw, strict=True)]
         try:
-            found = np.array(values, dtype=np.float64)
+            block.values[row] = raw
         except OverflowError:
             raise InputError("a column of numbers holds a whole number that is too large: convert it to a float") from None
-        if np.isinf(found).any():
-            raise InputError(f"column {self.numbers[int(np.isinf(found).argmax())]!r} holds numbers, got infinity")
-        with np.errstate(over="ignore"):
-            z = (found - self._centre) / self._spread
-        missing = np.isnan(z)
-        z[missing] = 0
-        slots = np.zeros(self._width * len(self.categories))
-        for place, (name, known) in enumerate(zip(self.categories, self._slots, strict=True)):
-            slots[self._width * place + slot(known, row.get(name), self._width)] = 1
-        gone = missing if self._indicators == len(missing) else [missing.mean()]
-        return np.concatenate([np.clip(z, -CLIP, CLIP), gone, slots]).astype(np.float32)
+        if self._slots:
+            block.places[row] = [
+                slot(known, value, self._width) for known, value in zip(self._slots, values[count:], strict=True)
+            ]
+        bad = block.answer(row)
+        if bad >= 0:
+            raise InputError(f"column {self.numbers[bad]!r} holds numbers, got infinity")
+        return Answered(row, values)
 
-    def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Answers of all members of the filter to an encoded row ``[1, K, C]``, and of the model of everything ``[1, C]``."""
-        found = self.tracker.filter
-        own = (np.cos(x @ self._own["weights"] + self._own["offset"]) - self._own["shift"]) * self._own["scale"]
-        outputs = found.outputs
-        of_models = (self.tracker.map.single(x) @ self._models).reshape(1, self._members, outputs)
-        everything = self.tracker.everything(self._reading, own[None])
-        return found.bounded(np.concatenate([everything[:, None], of_models], 1)), everything
+    def mixture(self, answered: Answered) -> NDArray[np.float64]:
+        """What follows from the models' answers ``[1, C]``, before outliers are considered."""
+        block, found, row = self._block, self.tracker.filter, answered.row
+        if self._alone and found.alone:
+            return block.everything[row : row + 1]
+        if isinstance(block, PlainBlock) or block.weights is not found.weights:
+            return found.believed @ block.sharpened[row : row + 1]
+        return block.mix(row)
 
-    def mixture(self, answers: NDArray[np.float64], everything: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What follows from the members' answers ``[1, C]``, before outliers are considered."""
-        found = self.tracker.filter
-        return everything if found.alone else found.mixed(answers)
-
-    def trust(self, x: NDArray[np.float32]) -> float:
+    def trust(self, answered: Answered) -> float:
         """How far the row is from being an outlier: 1 for ordinary rows."""
-        z = (x if self._projection is None else x @ self._projection).astype(np.float64) @ self._white
-        novelty = float(np.square(z - self._means).sum(1).min()) / self.core.novelty.size
-        return min(1.0, FAR * self._ordinary / max(novelty, 1e-12))
+        return min(1.0, self._ordinary / max(float(self._block.novelty[answered.row]), 1e-12))
 
-    def weigh(self, answers: NDArray[np.float64], target: Sequence[float]) -> None:
-        """The row's target is known now: weigh the members by their answers."""
-        self.tracker.filter.weigh(answers, np.array([target], dtype=np.float64))
+    def weigh(self, answered: Answered, target: Sequence[float]) -> None:
+        """The target of the row that was `answered` last is known now: weigh the members by their answers."""
+        block, found, part = self._block, self.tracker.filter, slice(answered.row, answered.row + 1)
+        if not found.classes:
+            found.weigh(block.answers[part], np.array([target], dtype=np.float64))
+        elif isinstance(block, PlainBlock) or block.weights is not found.weights:
+            found.believe(block.sharpened[part], np.array([target], dtype=np.float64))
+        else:
+            block.believe(answered.row, target.index(1.0))
+            found.rows += 1
+        self.keep(answered)
+
+    def keep(self, answered: Answered) -> None:
+        """The row that was `answered` last belongs to the block, and is weighed already."""
+        self._kept.append(answered.values)
+        self._last = None
+
+    # -- blocks -----------------------------------------------------------------------------------------------------------
 
     @property
     def left(self) -> int:
         """Rows until the block of the filter is complete."""
         return self.tracker.filter.left
+
+    def complete(self, targets: Tensor) -> Table:
+        """The rows since the last block, which are learned next: what is known of them is handed on to the tracker."""
+        block, found, count = self._block, self.tracker.filter, len(self._kept)
+        if found.classes:
+            found.count(block.answers[:count], self.core.model.indicators(targets).numpy())
+        # copies: the next rows are written over these
+        x, own, phi = (torch.from_numpy(each[:count].copy()) for each in (block.x, block.own, block.phi))
+        self.tracker.know(x, own, phi)
+        texts = [np.array([None] * count, dtype=object) for _ in self.categories]
+        for place, column in enumerate(texts, len(self.numbers)):
+            column[:] = [text(values[place]) for values in self._kept]
+        return Table(self.kinds, block.values[:count].copy(), tuple(texts))
 
 
 def number(name: str, value: Any) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from typing import Any
 
 from torch import Tensor
@@ -36,17 +38,19 @@ class ExpertLog:
 
     def record(self, step: int, experts: Tensor, y: Tensor) -> None:
         """Record that in step `step` the examples with labels `y` ``[B]`` were assigned to `experts` ``[B]``."""
-        for expert in experts.unique().tolist():
-            mine = y[experts == expert]
+        pairs = sorted(Counter(zip(experts.tolist(), y.tolist(), strict=True)).items())
+        for expert, found in groupby(pairs, key=lambda pair: pair[0][0]):
             entry = self._records.setdefault(expert, ExpertRecord(expert, step, self.seen))
-            entry.examples += len(mine)
-            for label, count in zip(*(values.tolist() for values in mine.unique(return_counts=True)), strict=True):
+            mine = 0
+            for (_, label), count in found:
                 entry.labels[label] = entry.labels.get(label, 0) + count
+                mine += count
+            entry.examples += mine
             if entry.stretches and entry.stretches[-1][1] >= step - 1:
                 first, _, before = entry.stretches[-1]
-                entry.stretches[-1] = (first, step, before + len(mine))
+                entry.stretches[-1] = (first, step, before + mine)
             else:
-                entry.stretches.append((step, step, len(mine)))
+                entry.stretches.append((step, step, mine))
         self.seen += len(experts)
 
     def remove(self, experts: Tensor, y: Tensor) -> None:

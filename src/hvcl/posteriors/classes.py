@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -74,11 +75,24 @@ class ArrayReading:
 
     def __call__(self, phi: NDArray[Any]) -> NDArray[np.float64]:
         """p(class | features) ``[B, classes]``."""
-        scores = (phi - self.near) @ self.weights + self.offset
-        half = TEMPER * (FREEDOM + len(self.offset)) / 2
-        logs = self.prior - half * np.log1p(np.square(scores[:, None] - self.means).sum(2) / FREEDOM)
-        p = np.exp(logs - logs.max(1, keepdims=True))
-        return np.asarray(p / p.sum(1, keepdims=True))
+        away = (phi.astype(np.float64) @ self.weights + self.at_zero)[:, None] - self.means
+        distance = np.add.reduce(np.square(away, out=away), 2)
+        distance /= FREEDOM
+        p = self.prior - self.power * np.log1p(distance, out=distance)
+        p -= np.maximum.reduce(p, 1, keepdims=True)
+        np.exp(p, out=p)
+        p /= np.add.reduce(p, 1, keepdims=True)
+        return np.asarray(p)
+
+    @cached_property
+    def at_zero(self) -> NDArray[np.float64]:
+        """Whitened score ``[directions]`` of features that are zero: maps that heads know have features about zero."""
+        return np.asarray(self.offset - self.near @ self.weights)
+
+    @property
+    def power(self) -> float:
+        """Of one over 1 + distance / `FREEDOM`, in the density of a class."""
+        return TEMPER * (FREEDOM + len(self.offset)) / 2
 
 
 class ClassHead:
@@ -123,7 +137,7 @@ class ClassHead:
         """Learn from features ``[B, F]`` of classes ``[B]``, with weights ``[B]``; classes that are new are added."""
         self._check(phi, y, weights)
         self.model.grow(int(y.max()) + 1)
-        self.model.add(phi, self._indicators(y), weights)
+        self.model.add_checked(phi, self._indicators(y), weights)
 
     def remove(self, phi: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
         """Unlearn examples; an error, and nothing changed, if they cannot have been learned (see `MatrixNormal.remove`)."""

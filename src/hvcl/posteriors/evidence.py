@@ -292,14 +292,17 @@ def posterior_of(factor: Factor, sums: CentredSums, weights: Tensor) -> Posterio
 
 def factorise(panels: list[Tensor], ridge: float) -> Factor:
     """The factor of A + lambda I, with the smallest multiple of the ridge by a power of two that makes it positive definite."""
+    from scipy.linalg.lapack import dpotrf, spotrf  # here, because importing it takes a seventh of a second
+
     features, dtype = panels[-1].shape[1], panels[-1].dtype
     while True:
         matrix = torch.empty(features, features, dtype=dtype)  # only its lower triangle is read
         lower_triangle(panels, matrix).diagonal().add_(ridge)
-        lower, failed = cholesky_ex(matrix)
+        # in place, where torch copies the matrix; LAPACK goes along columns, and finds the triangle of the transposed one
+        _, failed = (dpotrf if dtype == torch.float64 else spotrf)(matrix.numpy().T, overwrite_a=True)
         # finite sums: with a ridge above all of them the matrix is diagonally dominant, so this ends
-        if not int(failed):
-            return Factor(ridge, lower)
+        if not failed:
+            return Factor(ridge, matrix)
         if dtype != torch.float64:
             dtype = torch.float64
         else:
@@ -329,7 +332,7 @@ def _trace_of_inverse(lower: Tensor) -> float:
     """tr U from the Cholesky factor of its inverse."""
     features = len(lower)
     if features <= EXACT_TRACE:
-        from scipy.linalg.lapack import dtrtri, strtri  # here, because importing it takes a seventh of a second
+        from scipy.linalg.lapack import dtrtri, strtri
 
         # LAPACK's inverse of a triangle does a third of the work of a solution for every column of the identity
         inverse, _ = (dtrtri if lower.dtype == torch.float64 else strtri)(lower.numpy().T)

@@ -182,6 +182,10 @@ class MatrixNormal:
     def add(self, phi: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
         """Learn from features ``[B, F]`` with targets ``[B, C]`` and weights ``[B]``, positive; None: one for each."""
         self._check(phi, y, weights)
+        self.add_checked(phi, y, weights)
+
+    def add_checked(self, phi: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
+        """`add` what is known to fit."""
         self._leave_snapshot()
         if not self.count and len(phi) and self._given_centre is None:
             # a number of phi's own type, so that differences to it are exact

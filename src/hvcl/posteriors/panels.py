@@ -1,8 +1,12 @@
-"""A symmetric matrix of sums of products, kept as panels of rows up to the diagonal: half the memory of the whole."""
+"""A symmetric matrix of sums of products, kept as panels of rows up to the diagonal: half the memory of the whole.
+
+In the blocks on the diagonal only the lower triangle counts; what is above it may be anything.
+"""
 
 from __future__ import annotations
 
 import torch
+from scipy.linalg.blas import dsyrk, ssyrk
 from torch import Tensor
 
 PANEL = 1024
@@ -17,7 +21,13 @@ def empty_panels(size: int, dtype: torch.dtype) -> list[Tensor]:
 def add_products(panels: list[Tensor], rows: Tensor, sign: int = 1) -> None:
     """Add (or take away) the products of the columns of `rows` ``[B, size]``, in place."""
     for first, panel in _placed(panels):
-        panel.addmm_(rows[:, first : first + len(panel)].T, rows[:, : panel.shape[1]], alpha=sign)
+        mine = rows[:, first : first + len(panel)].T
+        if first or not panel.is_contiguous():
+            panel.addmm_(mine, rows[:, : panel.shape[1]], alpha=sign)
+        elif len(rows):
+            # all of it lies on the diagonal: half the products will do
+            syrk = dsyrk if panel.dtype == torch.float64 else ssyrk
+            syrk(float(sign), mine.numpy(), beta=1.0, c=panel.numpy().T, overwrite_c=True)
 
 
 def diagonal(panels: list[Tensor]) -> Tensor:
@@ -36,9 +46,10 @@ def times(panels: list[Tensor], right: Tensor) -> Tensor:
     """The matrix times ``[size, C]``, in double precision."""
     out = torch.zeros_like(right)
     for first, panel in _placed(panels):
-        block = panel.double()
-        out[first : first + len(panel)] += block @ right[: panel.shape[1]]
-        out[:first] += block[:, :first].T @ right[first : first + len(panel)]
+        block, mine = panel.double(), slice(first, first + len(panel))
+        lower = block[:, first:].tril()
+        out[mine] += block[:, :first] @ right[:first] + lower @ right[mine] + lower.tril(-1).T @ right[mine]
+        out[:first] += block[:, :first].T @ right[mine]
     return out
 
 

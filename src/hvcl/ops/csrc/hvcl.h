@@ -176,6 +176,40 @@ typedef struct {
     float *g_mean, *g_bias, *g_raw;
 } Held;
 
+/* Rows of a table through two maps and the models on them; see rows.c */
+typedef struct {
+    int64_t inputs;              /* numbers of an encoded row */
+    int64_t numbers, indicators, categories, slots;              /* of which it is made; slots of each category */
+    const double *values;        /* [rows, numbers], or NULL: x is given */
+    const int64_t *places;       /* of the categories among their slots [rows, categories] */
+    const double *centre, *spread;               /* [numbers] */
+    double clip;
+    int64_t width;               /* features of the model of everything */
+    const float *own_weights, *own_offset, *own_shift, *own_scale;   /* [inputs, width]; [width] */
+    int64_t features, linear, cosines, rules, second, third;     /* of the filter's map: 1 + linear + cosines + rules; further conditions of rules */
+    const double *weights, *phase, *scale, *shift;               /* [inputs, cosines + rules + second + third]; one row of it; [features] */
+    int64_t members, outputs, classes;           /* whether outputs are probabilities */
+    double least;                /* that none is below */
+    const double *coefficients;  /* [features, (members - 1) outputs], or NULL: features only */
+    int64_t scores, known;       /* of the model of everything; classes that it knows, 0: numbers */
+    const double *read, *at_zero, *means, *prior;                /* [scores, width]; [scores]; [known, scores]; [known] */
+    const int64_t *units;        /* outputs of the known classes */
+    double power, freedom;
+    double unknown;              /* its answer where it knows nothing */
+    const double *powers;        /* sharpness [members] */
+    int64_t directions, centres; /* of the novelty */
+    const double *white, *white_means;           /* [inputs, directions], or NULL; [centres, directions] */
+    int64_t rates;
+    const double *rate;          /* [rates] */
+    double slow, known_share, pace;              /* see believe in rows.c */
+    double *weights_of, *usual, *shares;         /* [rates, members] twice; [rates]: read by rows_mix, stepped by rows_believe */
+    float *x, *own;              /* [rows, inputs]; [rows, width] */
+    double *phi;                 /* [rows, features] */
+    double *everything, *answers, *sharpened;    /* [rows, outputs]; [rows, members, outputs]; the same, or NULL */
+    double *novelty;             /* [rows] */
+    double *room;                /* max(cosines + rules + second + third, scores + known, directions) numbers */
+} Rows;
+
 /* library.c */
 void use_gemm(void *found);
 int64_t structure_size(int64_t number);
@@ -220,6 +254,15 @@ void tree_update(int64_t count, int64_t levels, int64_t *at, double *nodes);
 void tree_find(int64_t count, int64_t levels, int64_t root, const double *nodes, double *masses, int64_t *found);
 void patches_of(int64_t channels, int64_t height, int64_t width, int64_t size, int64_t step, float constant, const float *image, float *rows, float *scale);
 void threshold_and_pool(int64_t places, int64_t filters, int64_t stride, float t, const float *even, const float *odd, const float *scale, const float *offset, const int32_t *cell, const int32_t *mirrored, float *up, float *down);
+
+/* rows.c */
+int64_t rows_answer(const Rows *rows, int64_t first, int64_t count);
+void rows_read(const Rows *rows, int64_t count);
+void rows_members(const Rows *rows, int64_t count);
+void rows_mix(const Rows *rows, int64_t i, double *out);
+void rows_believe(const Rows *rows, int64_t i, int64_t unit);
+void rows_believe_all(int64_t count, int64_t rates, int64_t members, const double *rate, double slow, double known, double pace, const double *likely, double *weights, double *usual, double *shares);
+void rows_sharpen(int64_t count, int64_t members, int64_t outputs, double least, const double *answers, const double *powers, double *out);
 
 /* python] */
 

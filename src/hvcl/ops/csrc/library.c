@@ -4,7 +4,7 @@
 /* Sizes of the structures, in the order of the header; 0 after the last */
 int64_t structure_size(int64_t number)
 {
-    static const int64_t sizes[] = { sizeof(Products), sizeof(Plain), sizeof(Experts), sizeof(Dense), sizeof(Stack), sizeof(Conv), sizeof(Chain), sizeof(Held) };
+    static const int64_t sizes[] = { sizeof(Products), sizeof(Plain), sizeof(Experts), sizeof(Dense), sizeof(Stack), sizeof(Conv), sizeof(Chain), sizeof(Held), sizeof(Rows) };
     return number >= 0 && number < (int64_t)(sizeof sizes / sizeof *sizes) ? sizes[number] : 0;
 }
 
