@@ -14,7 +14,19 @@ EMBEDDED = "split-digits"
 OWN_EPOCHS = ("dgr", "dgr-distill", "rtf", "hvcl-replay", "hvcl-growing")
 """Methods whose settings say how long they train, at the standard budget."""
 
-_COST = {"hvcl-replay": 8.0, "dgr": 8.0, "dgr-distill": 8.0, "rtf": 8.0, "ncl": 3.0, "gem": 3.0, "hal": 3.0, "joint": 2.0}
+_COST = {
+    "hvcl-replay": 8.0,
+    "dgr": 8.0,
+    "dgr-distill": 8.0,
+    "rtf": 8.0,
+    "ncl": 3.0,
+    "gem": 3.0,
+    "hal": 3.0,
+    "joint": 2.0,
+    "hibnn": 8.0,
+    "sam": 4.0,
+    "den": 2.0,
+}
 
 
 def benchmark_of(budget: Budget, name: str) -> str:

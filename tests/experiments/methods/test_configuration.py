@@ -2,7 +2,7 @@
 
 import json
 
-from experiments.methods.configuration import BENCHMARKS, TOPIC, TRIALS, tuned
+from experiments.methods.configuration import AWAITED, BENCHMARKS, PATCHES, TOPIC, TRIALS, tuned
 from hvcl.learners import known_methods
 from hvcl.runs import RunConfig
 from hvcl.settings import load_settings
@@ -26,19 +26,34 @@ def test_every_method_of_a_benchmark_was_searched_with_the_same_budget():
     for benchmark in BENCHMARKS:
         counts = {}
         for record in records:
-            if record["benchmark"] == benchmark:
+            if record["benchmark"] == benchmark and record["method"] not in AWAITED:
                 counts[record["method"]] = counts.get(record["method"], 0) + 1
-        assert set(counts) == {trial.method for trial in TOPIC.trials(benchmark)}
+        assert set(counts) == {trial.method for trial in TOPIC.trials(benchmark)} - set(AWAITED)
         for method, count in counts.items():
             assert count >= len(TOPIC.trials(benchmark, method))
             if method not in ("naive", "joint"):
                 assert count >= TRIALS[benchmark]
 
 
-def test_every_trial_of_the_space_is_recorded():
-    recorded = [json.dumps([r["benchmark"], r["method"], r["settings"]], sort_keys=True) for r in TOPIC.records()]
-    wanted = [json.dumps([t.benchmark, t.method, t.settings], sort_keys=True) for t in TOPIC.trials()]
-    assert set(wanted) <= set(recorded)
+def missing():
+    """The methods of all trials of the space that are not recorded."""
+    recorded = {json.dumps([r["benchmark"], r["method"], r["settings"]], sort_keys=True) for r in TOPIC.records()}
+    wanted = {json.dumps([t.benchmark, t.method, t.settings], sort_keys=True): t.method for t in TOPIC.trials()}
+    return [method for trial, method in wanted.items() if trial not in recorded]
+
+
+def test_every_trial_of_the_space_is_recorded_but_those_that_are_awaited():
+    assert set(missing()) == set(AWAITED), "a method whose trials are all recorded is not awaited any longer"
+
+
+def test_what_is_awaited_may_try_as_much_as_the_others():
+    for method in AWAITED:
+        tried = {benchmark: TOPIC.trials(benchmark, method) for benchmark in BENCHMARKS}
+        assert [benchmark for benchmark in BENCHMARKS if not tried[benchmark]] == list(PATCHES)
+        for benchmark in set(BENCHMARKS) - set(PATCHES):
+            assert len({json.dumps(trial.settings, sort_keys=True) for trial in tried[benchmark]}) == TRIALS[benchmark]
+            for trial in tried[benchmark]:
+                TOPIC.protocol.identity(trial)  # a run accepts these settings
 
 
 def test_only_closed_forms_published_settings_generators_and_hvcl_are_not_searched_here():

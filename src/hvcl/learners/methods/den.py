@@ -81,7 +81,7 @@ TINY = 1e-30
 class DENConfig(GradientConfig):
     """Dynamically expandable networks."""
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     """Step size of Adam."""
     sparsity: float = 0.2
     """mu, weight of |W|_1."""
