@@ -12,6 +12,7 @@ import pytest
 from hvcl.commands.main import COMMANDS, main
 from hvcl.commands.options import parse_seeds
 from hvcl.learners import known_methods
+from hvcl.runs import RunConfig
 from hvcl.streams import BENCHMARKS, StreamConfig
 
 QUICK = ["--epochs", "1", "--batch-size", "64", "--hidden", "8"]
@@ -272,6 +273,19 @@ def test_compare_runs_every_method_alike_and_goes_on_where_it_stopped(capsys, tm
     cell.write_text(cell.read_text().replace(f'"average_accuracy": {accuracy}', '"average_accuracy": 0.01'))
     assert main(["check", "cells", "--sample", "1"]) == 1
     assert "DIFFERENT" in capsys.readouterr().out
+
+
+def test_compare_goes_on_where_a_method_diverges_and_says_so(capsys, monkeypatch, tmp_path):
+    make = RunConfig.make
+    wild = {"hidden": (4,), "learning_rate": 1e30}
+    monkeypatch.setattr(
+        RunConfig, "make", lambda b, m, s, c, budget: make(b, m, s, c, wild if m == "naive" else {}, budget=budget)
+    )
+    command = ["compare", "split-digits", "--methods", "naive,exact", "--seeds", "1", "--budget", "quick", "--workers", "1"]
+    assert main([*command, "--results", "cells"]) == 1
+    printed = capsys.readouterr().out
+    assert "naive seed 1: not finished: the learner has diverged" in printed
+    assert [path.name for path in (tmp_path / "cells").rglob("*.json")] == ["domain-exact.json"]
 
 
 def test_compare_refuses_what_it_does_not_know(capsys):

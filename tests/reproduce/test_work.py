@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from markupsafe import Markup
 
-from hvcl.core.errors import InputError
+from hvcl.core.errors import HvclError, InputError
 from hvcl.reproduce import Column, Finding, Outcome, Planned, Row
 from hvcl.reproduce.work import folder_name, reproduce
 from hvcl.runs import RunConfig
@@ -18,14 +18,14 @@ class Small:
 
     title, paper, seeds, from_results = "small", "", {"quick": 1}, False
 
-    def __init__(self, name, methods=("naive",), broken=False):
-        self.name, self.methods, self.broken = name, methods, broken
+    def __init__(self, name, methods=("naive",), broken=False, learner=None):
+        self.name, self.methods, self.broken, self.learner = name, methods, broken, {"hidden": (4,)} | (learner or {})
 
     def plan(self, scale):
         if self.broken:
             raise InputError("something is not installed")
         settings = {"epochs": 1, "batch_size": 256}
-        return [Planned(m, RunConfig.make("split-digits", m, scale.seeds, settings, {"hidden": (4,)})) for m in self.methods]
+        return [Planned(m, RunConfig.make("split-digits", m, scale.seeds, settings, self.learner)) for m in self.methods]
 
     def read(self, found):
         rows = [
@@ -62,6 +62,17 @@ def test_what_cannot_be_made_is_left_out_of_many_and_raises_alone(tmp_path):
     assert left_out[0].reason == "something is not installed"
     with pytest.raises(InputError, match="not installed"):
         reproduce([Small("broken", broken=True)], tmp_path)
+
+
+def test_a_run_that_diverges_leaves_out_what_needs_it_and_nothing_else(tmp_path):
+    bad = Small("bad", learner={"learning_rate": 1e30})
+    left_out = []
+    done = reproduce([bad, Small("one")], tmp_path, workers=1, on_skipped=left_out.append)
+    assert [written.name for written in done] == ["one"]
+    assert [one.name for one in left_out] == ["bad"]
+    assert "naive seed 1: the learner has diverged" in left_out[0].reason
+    with pytest.raises(HvclError, match="diverged"):
+        reproduce([bad], tmp_path, workers=1)
 
 
 def test_a_folder_is_named_by_all_settings_but_the_seeds():

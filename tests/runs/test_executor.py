@@ -21,6 +21,7 @@ def reinforcement(method="naive", seeds=(1,)):
     return RLConfig.make("classic", method, seeds, PROTOCOL, AGENT)
 
 
+DIVERGES = RunConfig.make("split-digits", "naive", (1,), {"epochs": 2, "batch_size": 8}, {"hidden": (4,), "learning_rate": 1e30})
 KINDS = pytest.mark.parametrize("make", [supervised, reinforcement])
 
 
@@ -74,11 +75,24 @@ def test_what_is_no_configuration_is_named(document, tmp_path):
 
 
 def test_a_learner_that_diverges_is_said_to(tmp_path):
-    config = RunConfig.make(
-        "split-digits", "naive", (1,), {"epochs": 2, "batch_size": 8}, {"hidden": (4,), "learning_rate": 1e30}
-    )
     with pytest.raises(HvclError, match="diverged"):
-        execute(config, tmp_path / "run", workers=1)
+        execute(DIVERGES, tmp_path / "run", workers=1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_others_go_on_where_one_diverges(tmp_path, workers):
+    finished, failed = [], []
+    runs = [(DIVERGES, tmp_path / "bad"), (supervised(), tmp_path / "good")]
+    results = execute_all(
+        runs,
+        workers=workers,
+        on_finished=lambda folder, found: finished.append((folder.name, found)),
+        on_failed=lambda folder, seed, error: failed.append((folder.name, seed, str(error))),
+    )
+    assert results[0] == []
+    assert finished == [("good", results[1])]
+    assert [(name, seed) for name, seed, _ in failed] == [("bad", 1)]
+    assert "diverged" in failed[0][2]
 
 
 def test_nothing_is_written_for_a_run_that_cannot_be(tmp_path):

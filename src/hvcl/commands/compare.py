@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hvcl.commands.options import Parser, add_settings, add_workers, parse_seeds, settings_of, typed
 from hvcl.commands.output import print_runs
+from hvcl.core.errors import HvclError
 from hvcl.learners import known_methods, method
 from hvcl.results import BUDGETS, cell_of, save_cell
 from hvcl.runs import RunConfig, execute_all
@@ -44,7 +45,7 @@ def parser(words: Sequence[str]) -> Parser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run them all, or go on with them, and print a table."""
+    """Run them all, or go on with them, and print a table; exit code 1 if one of them could not be finished."""
     benchmark(options.benchmark)
     names = sorted(known_methods()) if options.methods == "all" else [name.strip() for name in options.methods.split(",")]
     setting, budget = settings_of(options, "stream"), None if options.budget == OWN else options.budget
@@ -61,8 +62,16 @@ def run(options: argparse.Namespace) -> int:
             cell = cell_of(folder, found, None if method(folder.name).one_pass else budget)
             print(f"written: {save_cell(cell, options.results)}", flush=True)
 
+    failed: dict[str, str] = {}
+
+    def fail(folder: Path, seed: int, error: HvclError) -> None:
+        failed[f"{folder.name} seed {seed}"] = str(error)
+
     placed = [(config, out / name) for config, name in runs]
-    execute_all(placed, workers=options.workers, resume=True, progress=Console(stderr=True), on_finished=keep)
+    console = Console(stderr=True)
+    execute_all(placed, workers=options.workers, resume=True, progress=console, on_finished=keep, on_failed=fail)
     print_runs([folder for _, folder in placed])
+    for name, reason in failed.items():
+        print(f"{name}: not finished: {reason}")
     print(f"run folders: {out}   report: hvcl report {out}")
-    return 0
+    return int(bool(failed))

@@ -63,7 +63,8 @@ def reproduce(
         results: a folder of committed results, which take the place of runs of the same settings.
         console: where progress is shown; None: nowhere.
         on_written: called with each as soon as it is written.
-        on_skipped: called with one that cannot be made here (data or packages are missing); None: that raises.
+        on_skipped: called with one that cannot be made here: data or packages are missing, or a run of it has diverged; None:
+            that raises.
     """
     committed = None if results is None else Committed(results)
     parts = []
@@ -93,13 +94,19 @@ def reproduce(
         done[folder] = found
         finish()
 
-    finish()
+    def on_failed(folder: Path, seed: int, error: HvclError) -> None:
+        for part in [part for part in parts if folder in part.pending]:
+            parts.remove(part)
+            assert on_skipped is not None
+            on_skipped(Skipped(part.reproduction.name, f"{part.pending[folder].experiment.method} seed {seed}: {error}"))
+
     longest = sorted(runs.items(), key=lambda item: -item[1].effort)  # first, so that no core waits for one at the end
     efforts = {folder: planned.effort for folder, planned in longest}
     view = None if console is None else partial(Together, efforts=efforts, console=console)
     if longest:
         experiments = [(planned.experiment, folder) for folder, planned in longest]
-        execute_all(experiments, workers=workers, resume=True, progress=view, on_finished=on_finished)
+        failed = None if on_skipped is None else on_failed
+        execute_all(experiments, workers=workers, resume=True, progress=view, on_finished=on_finished, on_failed=failed)
     return written
 
 

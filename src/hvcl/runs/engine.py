@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from hvcl.core.errors import InterruptedRun, RunError
+from hvcl.core.errors import HvclError, InterruptedRun, RunError
 from hvcl.runs.folder import RunFolder
 from hvcl.runs.record import Progress
 from hvcl.runs.seed import run_seed
@@ -113,6 +113,9 @@ class LineView(View):
 OnResult = Callable[[int, dict[str, Any]], None]
 """Called with the number of a job and its result."""
 
+OnError = Callable[[int, HvclError], None]
+"""Called with the number of a job that cannot be finished, and why."""
+
 MakeView = Callable[[Sequence[Job]], View]
 """Makes a view of one's own for the jobs that are run."""
 
@@ -122,6 +125,7 @@ def run_seeds(
     console: Console | MakeView | None = None,
     workers: int | None = None,
     on_result: OnResult | None = None,
+    on_error: OnError | None = None,
 ) -> list[dict[str, Any]]:
     """Run all jobs, or go on with them, and return their results in order.
 
@@ -133,18 +137,27 @@ def run_seeds(
         console: where progress is shown, or what makes the view of it; None: nowhere.
         workers: number of processes (one per core); with one, everything happens in this process.
         on_result: called with the number of a job and its result as soon as it is there.
+        on_error: called with the number of a job that cannot be finished, e.g. since its learner has diverged, and the error; the
+            others go on, and its result is left out. None: the first such error is raised, and ends all.
     """
     workers = min(workers or os.cpu_count() or 1, len(jobs))
     view = _view(jobs, console)
     notify = on_result or (lambda number, result: None)
     with view:
         if workers > 1:
-            return _run_in_processes(jobs, view, workers, notify)
+            return _run_in_processes(jobs, view, workers, notify, on_error)
         results = []
         with _stop_on_interrupt() as stop:
             for number, job in enumerate(jobs):
-                results.append(run_seed(RunFolder(job.folder), job.seed, tell=partial(view.show, number), stop=stop))
-                notify(number, results[-1])
+                try:
+                    result = run_seed(RunFolder(job.folder), job.seed, tell=partial(view.show, number), stop=stop)
+                except HvclError as error:
+                    if on_error is None:
+                        raise
+                    on_error(number, error)
+                    continue
+                results.append(result)
+                notify(number, result)
         return results
 
 
@@ -156,7 +169,9 @@ def _view(jobs: Sequence[Job], console: Console | MakeView | None) -> View:
     return BarView(jobs, console) if console.is_terminal else LineView(jobs, console)
 
 
-def _run_in_processes(jobs: Sequence[Job], view: View, workers: int, notify: OnResult) -> list[dict[str, Any]]:
+def _run_in_processes(
+    jobs: Sequence[Job], view: View, workers: int, notify: OnResult, on_error: OnError | None
+) -> list[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     messages: Queue[tuple[int, Progress] | None] = context.Queue()
     listener = threading.Thread(target=_listen, args=(messages, view), daemon=True)
@@ -168,7 +183,7 @@ def _run_in_processes(jobs: Sequence[Job], view: View, workers: int, notify: OnR
         with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(messages,)) as pool:
             futures: dict[Future[dict[str, Any]], int] = {pool.submit(_work, i, job): i for i, job in enumerate(jobs)}
             try:
-                return _collect(futures, notify)
+                return _collect(futures, notify, on_error)
             except BaseException:
                 for future in futures:
                     future.cancel()
@@ -186,13 +201,20 @@ def _run_in_processes(jobs: Sequence[Job], view: View, workers: int, notify: OnR
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def _collect(futures: dict[Future[dict[str, Any]], int], notify: OnResult) -> list[dict[str, Any]]:
+def _collect(futures: dict[Future[dict[str, Any]], int], notify: OnResult, on_error: OnError | None) -> list[dict[str, Any]]:
     results: dict[int, dict[str, Any]] = {}
     for future in as_completed(futures):
         number = futures[future]
-        results[number] = future.result()
-        notify(number, results[number])
-    return [results[i] for i in range(len(futures))]
+        try:
+            result = future.result()
+        except HvclError as error:
+            if on_error is None:
+                raise
+            on_error(number, error)
+            continue
+        results[number] = result
+        notify(number, result)
+    return [results[number] for number in sorted(results)]
 
 
 def _listen(messages: Queue[tuple[int, Progress] | None], view: View) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hvcl.core.errors import InputError
+from hvcl.core.errors import HvclError, InputError
 from hvcl.core.files import read_json
 from hvcl.runs.engine import Job, MakeView, run_seeds
 from hvcl.runs.environment import decisive_changes
@@ -69,10 +69,13 @@ def execute_all(
     force: bool = False,
     progress: Console | MakeView | None = None,
     on_finished: Callable[[Path, Results], None] = lambda folder, results: None,
+    on_failed: Callable[[Path, int, HvclError], None] | None = None,
 ) -> list[Results]:
     """`execute` for many (experiment, folder) at once, which share the cores; results by run.
 
-    `on_finished` is called with the folder and the results of a run as soon as all of its seeds are there.
+    `on_finished` is called with the folder and the results of a run as soon as all of its seeds are there. `on_failed` is called
+    with the folder, the seed and the error of one that cannot be finished, e.g. since its learner has diverged; the others go on,
+    and its results are left out. Without it the first such error is raised, and ends all.
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers must be at least 1, got {workers}")
@@ -100,9 +103,10 @@ def execute_all(
             pending.append(job)
         else:
             on_result(job.folder, job.seed, done)
+    failed = None if on_failed is None else lambda n, error: on_failed(pending[n].folder, pending[n].seed, error)
     if pending:
-        run_seeds(pending, progress, workers, lambda n, result: on_result(pending[n].folder, pending[n].seed, result))
-    return [[results[path][seed] for seed in config.seeds] for config, path in runs]
+        run_seeds(pending, progress, workers, lambda n, result: on_result(pending[n].folder, pending[n].seed, result), failed)
+    return [[results[path][seed] for seed in config.seeds if seed in results[path]] for config, path in runs]
 
 
 def _warn_of_changes(folder: RunFolder, seeds: Sequence[int]) -> None:
