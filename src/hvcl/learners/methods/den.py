@@ -199,9 +199,8 @@ class DEN(GradientLearner):
 
     @property
     def _lacks_units(self) -> bool:
-        """Whether the selected weights do not suffice; asked when their part is over, which is once."""
-        over = self.recent is not None and self.recent > self.config.loss_threshold
-        return over and self.config.added > 0 and self.units == self.old_units
+        """Whether the selected weights do not suffice, now that their part is over."""
+        return self.config.added > 0 and self.recent is not None and self.recent > self.config.loss_threshold
 
     def _begin(self, part: Part) -> None:
         """A part with an optimiser of its own."""
