@@ -27,25 +27,28 @@ METHODS = (
     "bcl",
     "ccl-fp",
     "cldr",
+    "den",
     "derpp",
     "er",
     "ewc",
     "gem",
     "hal",
+    "hibnn",
     "joint",
     "lwf",
     "mas",
     "naive",
     "ncl",
+    "sam",
     "si",
     "tlr",
     "ucb",
     "ucl",
     "vcl",
 )
-AWAITED = ("bcl", "ccl-fp", "cldr")
+AWAITED = ("bcl", "ccl-fp", "cldr", "den", "hibnn", "sam")
 """Methods whose trials are declared and not all run yet: what a search has not set is their own default."""
-NOT_ON_PATCHES = ("agem", "bcl", "ccl-fp", "cldr", "gem", "hal", "tlr", "ucb")
+NOT_ON_PATCHES = ("agem", "gem", "hal", "tlr", "ucb", *AWAITED)
 TRIALS = {"split-mnist": 12, "permuted-mnist": 12, "split-cifar10": 6} | dict.fromkeys(PATCHES, 6)
 RATES = {"split-mnist": (2e-4, 6e-4, 2e-3), "permuted-mnist": (2e-4, 6e-4, 2e-3), "split-cifar10": (3e-4, 1e-3)} | dict.fromkeys(
     PATCHES, (1e-4, 1e-3)
@@ -76,6 +79,9 @@ AXES = {
     "bcl": "shift",
     "ccl-fp": "sharpness",
     "cldr": "selection",
+    "hibnn": "expected_units",
+    "den": "sparsity",
+    "sam": "weight_decay",
 }
 VALUES = {
     "split-mnist": {
@@ -95,6 +101,9 @@ VALUES = {
         "bcl": (0.1, 0.03, 0.01, 0.003),
         "ccl-fp": (3.0, 1.0, 10.0, 30.0),
         "cldr": (0.01, 1e-4, 1e-3, 0.1),
+        "hibnn": (100.0, 10.0, 30.0, 300.0),
+        "den": (0.2, 0.01, 0.05, 0.5),
+        "sam": (0.005, 0.0, 5e-4, 0.02),
     },
     "permuted-mnist": {
         "ewc": (500.0, 5e3, 5.0, 50.0),
@@ -113,6 +122,9 @@ VALUES = {
         "bcl": (0.1, 0.03, 0.01, 0.003),
         "ccl-fp": (3.0, 1.0, 10.0, 30.0),
         "cldr": (0.01, 1e-4, 1e-3, 0.1),
+        "hibnn": (100.0, 10.0, 30.0, 300.0),
+        "den": (0.2, 0.01, 0.05, 0.5),
+        "sam": (0.005, 0.0, 5e-4, 0.02),
     },
     "split-cifar10": {
         "ewc": (1e3, 1e4, 1e5),
@@ -131,6 +143,9 @@ VALUES = {
         "bcl": (1e-3, 0.01, 0.03),
         "ccl-fp": (1.0, 3.0, 10.0),
         "cldr": (1e-3, 0.01, 0.05),
+        "hibnn": (30.0, 100.0, 300.0),
+        "den": (0.01, 0.05, 0.2),
+        "sam": (0.0, 5e-4, 0.005),
     },
 }
 for _patches in PATCHES:
@@ -140,6 +155,9 @@ OWN_RATES = {
     "vcl": {"split-mnist": (3e-4, 1e-3, 3e-3), "permuted-mnist": (3e-4, 1e-3, 3e-3), "split-cifar10": (3e-4, 1e-3)},
     "ucl": {"split-mnist": (3e-4, 1e-3, 3e-3), "permuted-mnist": (3e-4, 1e-3, 3e-3), "split-cifar10": (3e-4, 1e-3)},
     "ucb": {"split-mnist": (0.01, 0.03, 0.1), "permuted-mnist": (0.01, 0.03, 0.1), "split-cifar10": (0.01, 0.03)},
+    "hibnn": {"split-mnist": (1e-3, 3e-3, 0.01), "permuted-mnist": (1e-3, 3e-3, 0.01), "split-cifar10": (1e-3, 3e-3)},
+    "den": {"split-mnist": (1e-3, 3e-3, 0.01), "permuted-mnist": (1e-3, 3e-3, 0.01), "split-cifar10": (1e-3, 3e-3)},
+    "sam": {"split-mnist": (1e-3, 3e-3, 0.01), "permuted-mnist": (1e-3, 3e-3, 0.01), "split-cifar10": (1e-3, 0.01)},
     "ncl": {"split-mnist": (0.005, 0.02, 0.05), "permuted-mnist": (0.02, 0.05, 0.1), "split-cifar10": (0.005, 0.02)},
 }
 # more for methods whose best lay on the edge of what they had tried

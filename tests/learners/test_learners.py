@@ -19,6 +19,7 @@ SMALL = {
     "latent": 4,
     "likelihood": "gaussian",
     "generated": 60,
+    "meta_steps": 5,
 }
 
 

@@ -74,7 +74,7 @@ class GradientLearner(Learner):
         config = self.config
         return build_network(
             self.network_input_shape,
-            self.problem.outputs,
+            self.network_outputs,
             hidden=config.hidden,
             channels=config.channels,
             dropout=config.dropout,
@@ -86,6 +86,11 @@ class GradientLearner(Learner):
     def network_input_shape(self) -> tuple[int, ...]:
         """Shape of what the network takes: the problem's inputs unless a method says otherwise."""
         return self.problem.input_shape
+
+    @property
+    def network_outputs(self) -> int:
+        """Number of the network's outputs: the problem's unless a method says otherwise."""
+        return self.problem.outputs
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step of Adam on `loss`."""
