@@ -91,6 +91,10 @@ AROUND: dict[str, list[Settings]] = {
         {"beta_expert": 1e-4, "retention": 1e5},
         {"beta_expert": 1e-2},
         {"layer_norm": True},
+        {"retention": 3e2},
+        {"retention": 1e3, "layer_norm": True},
+        {"retention": 1e3, "learning_rate": 3e-4, "sigma_rate": 30.0},
+        {"retention": 1e3, "learning_rate": 3e-4, "sigma_rate": 30.0, "initial_sigma": 0.3},
     ],
     "split-cifar100": [
         {"learning_rate": 3e-4},
@@ -99,6 +103,10 @@ AROUND: dict[str, list[Settings]] = {
         {"learning_rate": 3e-4, "beta_expert": 1e-2},
         {"retention": 30.0},
         {"retention": 1e2, "beta_expert": 1e-4},
+        {"retention": 30.0, "layer_norm": True},
+        {"retention": 10.0, "beta_expert": 1e-2},
+        {"retention": 30.0, "beta_expert": 1e-2, "learning_rate": 3e-4, "sigma_rate": 30.0},
+        {"retention": 30.0, "learning_rate": 3e-4, "sigma_rate": 30.0, "initial_sigma": 0.3},
     ],
     "split-cifar10-patches": [
         *PATCHES,
