@@ -26,6 +26,7 @@ from scipy.linalg.lapack import dpotrf, dtrtri
 from torch import Tensor
 from torch.nn import functional as F
 
+from hvcl.core.blas import threads_of_torch
 from hvcl.core.errors import InputError, RunError
 from hvcl.core.state import State
 from hvcl.posteriors.matrix_normal import NOTHING
@@ -238,9 +239,10 @@ class Novelty:
 
 def _whitening(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     """W with W W^T the inverse of a covariance, which has a floor up to rounding."""
-    lower, failed = dpotrf(covariance, lower=True)
-    if not failed:
-        return np.asarray(dtrtri(lower, lower=True)[0].T)
+    with threads_of_torch(len(covariance) ** 3 / 6):
+        lower, failed = dpotrf(covariance, lower=True)
+        if not failed:
+            return np.asarray(dtrtri(lower, lower=True)[0].T)
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return np.asarray(vectors / np.sqrt(np.maximum(values, FLOOR / 2)))
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dposv, sposv
 from torch import Tensor
 
+from hvcl.core.blas import threads_of_torch
 from hvcl.core.errors import RunError
 from hvcl.core.state import State
 from hvcl.posteriors.matrix_normal import NOTHING
@@ -102,7 +103,8 @@ class Regression:
             cross: NDArray[Any] = self.cross.numpy().astype(ridged.dtype, order="F")
             ridged[places, places] += ridge
             # in place, and of one triangle: torch copies the matrix, transposed, and clears the other one
-            _, solved, failed = (sposv if single else dposv)(ridged.T, cross, overwrite_a=True, overwrite_b=True)
+            with threads_of_torch(self.used**3 / 6):
+                _, solved, failed = (sposv if single else dposv)(ridged.T, cross, overwrite_a=True, overwrite_b=True)
             if not failed:
                 break
             # what rows were taken out of can be indefinite by the rounding of their sums

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.linalg import cholesky_ex, solve_triangular
 
+from hvcl.core.blas import threads_of_torch
 from hvcl.posteriors.panels import diagonal, lower_triangle, times
 
 EXACT_TRACE = 2048
@@ -299,7 +300,8 @@ def factorise(panels: list[Tensor], ridge: float) -> Factor:
         matrix = torch.empty(features, features, dtype=dtype)  # only its lower triangle is read
         lower_triangle(panels, matrix).diagonal().add_(ridge)
         # in place, where torch copies the matrix; LAPACK goes along columns, and finds the triangle of the transposed one
-        _, failed = (dpotrf if dtype == torch.float64 else spotrf)(matrix.numpy().T, overwrite_a=True)
+        with threads_of_torch(features**3 / 6):
+            _, failed = (dpotrf if dtype == torch.float64 else spotrf)(matrix.numpy().T, overwrite_a=True)
         # finite sums: with a ridge above all of them the matrix is diagonally dominant, so this ends
         if not failed:
             return Factor(ridge, matrix)
@@ -335,7 +337,8 @@ def _trace_of_inverse(lower: Tensor) -> float:
         from scipy.linalg.lapack import dtrtri, strtri
 
         # LAPACK's inverse of a triangle does a third of the work of a solution for every column of the identity
-        inverse, _ = (dtrtri if lower.dtype == torch.float64 else strtri)(lower.numpy().T)
+        with threads_of_torch(features**3 / 6):
+            inverse, _ = (dtrtri if lower.dtype == torch.float64 else strtri)(lower.numpy().T)
         return float(np.square(inverse, dtype=np.float64).sum())
     probes = solve_triangular(lower, _probes(features, lower.dtype), upper=False)
     return float(probes.square_().sum(dtype=torch.float64)) / PROBES

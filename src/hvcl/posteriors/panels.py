@@ -9,6 +9,8 @@ import torch
 from scipy.linalg.blas import dsyrk, ssyrk
 from torch import Tensor
 
+from hvcl.core.blas import threads_of_torch
+
 PANEL = 1024
 """Rows that are updated at once; only columns up to the end of the block on the diagonal are kept."""
 
@@ -27,7 +29,8 @@ def add_products(panels: list[Tensor], rows: Tensor, sign: int = 1) -> None:
         elif len(rows):
             # all of it lies on the diagonal: half the products will do
             syrk = dsyrk if panel.dtype == torch.float64 else ssyrk
-            syrk(float(sign), mine.numpy(), beta=1.0, c=panel.numpy().T, overwrite_c=True)
+            with threads_of_torch(len(rows) * len(panel) ** 2 / 2):
+                syrk(float(sign), mine.numpy(), beta=1.0, c=panel.numpy().T, overwrite_c=True)
 
 
 def diagonal(panels: list[Tensor]) -> Tensor:
