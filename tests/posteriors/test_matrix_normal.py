@@ -1,6 +1,7 @@
 """The exact linear model against dense Bayesian linear regression in float64."""
 
 import copy
+import math
 from dataclasses import FrozenInstanceError
 
 import numpy as np
@@ -267,6 +268,29 @@ def test_a_maximum_that_leaves_the_kept_ridges_is_found(following, monkeypatch):
             whole._forget()
             assert ridges[-1] == whole.posterior().ridge
     assert ridges[9] < 1 < 16 < ridges[-1]
+
+
+def test_a_model_that_is_too_large_to_keep_factors_keeps_its_ridge_also_in_files(monkeypatch):
+    monkeypatch.setattr(matrix_normal, "DOUBLE", 3)
+    tried = []
+    given = evidence.posterior_given
+    monkeypatch.setattr(evidence, "posterior_given", lambda ridge, sums: (tried.append(ridge), given(ridge, sums))[1])
+    phi, y = data(400, 14)
+    model = learned(phi[:300], y[:300])
+    first = model.posterior().ridge
+    assert len(tried) > 2  # a search from n / 128
+    again = MatrixNormal(phi.shape[1], y.shape[1])
+    again.load_state_dict(model.state_dict())
+    for each in (model, again):
+        tried.clear()
+        each.add(phi[300:], y[300:])
+        assert each.posterior().ridge == learned(phi, y).posterior().ridge
+        assert tried[0] == first
+        assert tried[2] == 2.0 ** round(math.log2(400 / 128))  # after two, those of the new model
+    old = {name: value for name, value in model.state_dict().items() if name != "search"}
+    again.load_state_dict(old)
+    with pytest.raises(RunError, match="search of the ridge"):
+        again.load_state_dict(old | {"search": [3.0, math.nan]})
 
 
 def test_saving_forgets_factors_so_that_both_go_on_identically(following):
@@ -651,7 +675,7 @@ def test_what_was_never_learned_cannot_be_removed_and_nothing_changes(branch, ca
     phi, y = data(40, 12)
     others = data(40, 12, seed=5)
     model = learned(phi, y)
-    before, posterior = copy.deepcopy(model.state_dict()), model.posterior()
+    posterior, before = model.posterior(), copy.deepcopy(model.state_dict())
     gone = {
         "too many": (torch.cat([phi, phi]), torch.cat([y, y])),
         "never seen": (others[0][:30], others[1][:30]),

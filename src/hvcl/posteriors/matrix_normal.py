@@ -475,6 +475,8 @@ class MatrixNormal:
                 self._on_top = []
             if FOLLOWED <= self.features <= DOUBLE:
                 self._found = found[1]
+            elif self.features > DOUBLE:  # factors are as large as the sums themselves
+                self._found = replace(found[1], factors=(), weights=())
             self._posterior = found[0]  # the last: whoever sees it finds all the rest
         return self._posterior
 
@@ -504,12 +506,15 @@ class MatrixNormal:
     def state_dict(self) -> dict[str, Any]:
         """All sums over the examples."""
         self._leave_snapshot()
-        self._forget()  # the file does not have them
+        where = self._found if self.features > DOUBLE else None
+        self._forget()  # the file does not have the factors
+        self._found = where
         return {
             "count": self.count,
             "peak": self.peak,
             "gone": self.gone,
             "updates": self.updates,
+            "search": [] if where is None or where.power is None else [where.power, where.searched],
             "panels": list(self.panels),
             **{name: getattr(self, name) for name in self._shapes(self.outputs)},
         }
@@ -534,6 +539,9 @@ class MatrixNormal:
         for name, shape in expected.items():
             if tuple(state[name].shape) != shape or state[name].dtype != torch.float64:
                 raise RunError(f"the saved {name} is {state[name].dtype} of shape {tuple(state[name].shape)}, expected {shape}")
+        search = list(state.get("search", ()))  # files of earlier versions have none
+        if len(search) not in (0, 2) or not all(math.isfinite(value) for value in search):
+            raise RunError(f"the saved search of the ridge is {search}, expected its power of two and the number of examples")
         self.count, self.peak, self.updates = float(state["count"]), float(state["peak"]), int(state["updates"])
         self.gone = float(state["gone"])
         self._leave_snapshot()
@@ -542,6 +550,8 @@ class MatrixNormal:
             setattr(self, name, state[name].clone())
         self._posterior = None
         self._forget()
+        if search:
+            self._found = Found(int(search[0]), float(search[1]))
 
 
 class _Centred:
