@@ -170,6 +170,18 @@ def test_another_file_goes_on_with_the_model(capsys):
     assert hvcl.load("m").classes_.tolist() == ["ape", "bee", "cat"]
 
 
+def test_drift_stands_where_it_is_in_this_file_whatever_the_model_learned_before_and_which_rows_have_no_label(capsys):
+    table(1000).to_csv("one.csv", index=False)
+    frame = table(800, seed=3, shift=400)
+    frame.loc[::2, "y"] = None
+    frame.to_csv("two.csv", index=False)
+    assert main(["stream", "one.csv", "--label", "y", "--drop", "day", "--save", "m"]) == 0
+    capsys.readouterr()
+    assert main(["stream", "two.csv", "--label", "y", "--drop", "day", "--save", "m", "--json"]) == 0
+    (event,) = result(capsys)["drift"]
+    assert 400 < event["row"] <= 700
+
+
 def test_a_bad_row_ends_it_and_what_came_before_is_saved(capsys):
     frame = table(300)
     frame.to_csv("t.csv", index=False)

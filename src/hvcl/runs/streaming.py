@@ -166,8 +166,9 @@ class TestThenTrain:
                 else:  # its outputs are fixed with the first call
                     self.model.partial_fit(batch.frame.iloc[known], y, np.array(self.rows.first_labels))
             self._ready = True
+        learned = (record.rows + 1 + known).tolist()
         record.rows, record.labelled = record.rows + len(batch), record.labelled + len(known)
-        events = self._watch.news(record.rows)
+        events = self._watch.news(record.rows, learned)
         record.events += events
         record.scores.add(len(batch), totals, self._watch.learned)
         if batch.times:
