@@ -48,8 +48,13 @@ def test_a_drift_is_placed_among_the_rows_that_came_here(rows, learned, after, e
 
 def test_warnings_of_scales_are_news_and_others_stay_warnings():
     watch = DriftWatch(Model(0))
-    with pytest.warns(UserWarning, match="odd"), watch.listening():
-        warnings.warn("column a has left its scales", ScaleWarning, stacklevel=1)
-        warnings.warn("odd", UserWarning, stacklevel=1)
+
+    def learn():
+        with watch.listening():
+            warnings.warn("column a has left its scales", ScaleWarning, stacklevel=1)
+            warnings.warn("odd", UserWarning, stacklevel=1)
+
+    with pytest.warns(UserWarning, match="odd"):
+        learn()
     (event,) = watch.news(7)
     assert (event.row, event.text, event.expert) == (7, "column a has left its scales", None)

@@ -123,10 +123,7 @@ def read_table(estimator: BaseEstimator, x: Any, kinds: tuple[Kind, ...] | None,
         )
     if isinstance(x, np.ma.MaskedArray) and x.dtype.kind in "fiub":
         x = x.astype(np.float64).filled(np.nan)
-    if kinds is not None and _plainly_valid(estimator, x, len(kinds)):
-        numbers = x
-    else:
-        numbers = _validated(estimator, x, first)
+    numbers = x if kinds is not None and _plainly_valid(estimator, x, len(kinds)) else _validated(estimator, x, first)
     if not isinstance(numbers, np.ndarray):
         numbers = numbers.toarray()
     if shape is not None:
