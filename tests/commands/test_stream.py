@@ -87,6 +87,19 @@ def test_numbers_are_predicted_with_intervals(capsys):
     assert found["reliability"] is None
 
 
+@pytest.mark.parametrize("unit", [1e-7, 1e90])
+def test_errors_are_shown_in_any_unit(capsys, unit):
+    frame = table(250)
+    frame["y"] = unit * (2 * frame["a"] + np.random.default_rng(1).normal(size=250))
+    frame.to_csv("t.csv", index=False)
+    assert main(["stream", "t.csv", "--label", "y", "--drop", "day,c", "--save", "m", "--json"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    found = json.loads(out[-1])
+    assert 0.5 < found["mae"] / unit < 2
+    assert f"mean absolute error {found['mae']:.3g}, " in "\n".join(out)
+    assert max(map(len, out[:-1])) < 160
+
+
 def test_rows_without_a_label_are_predicted_and_not_learned(capsys):
     frame = table(300)
     frame.loc[200:, "y"] = None

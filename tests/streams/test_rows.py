@@ -80,6 +80,8 @@ def test_rows_of_a_file_are_sorted_by_time_and_the_time_is_no_feature(tmp_path):
         ("a,a,y\n1,2,u\n", Reading("y"), ["two columns named 'a'"]),
         ("a,y\n1,u,7\n", Reading("y"), ["line 2", "3 values"]),
         ("a,y\n2024-01-01,u\n", Reading("y"), ["dates", "--time a"]),
+        ("a,y\n31.01.2024,u\n1.2.2024 12:30,v\n", Reading("y"), ["column 'a'", "dates such as '31.01.2024'", "--drop a"]),
+        ("a;y\n-3,5;u\n1.204,25;v\n", Reading("y"), ["column 'a'", "comma such as '-3,5'", "--categories a"]),
         ("a,y\n1,\n", Reading("y"), ["none of the first 1 rows", "label"]),
         ("t,a,y\nsoon,1,u\n", Reading("y", time="t"), ["line 2", "'soon'"]),
         ("a,y\n1,2024-01-01\n2,2024-01-02\n", Reading("y"), ["label 'y'", "dates"]),
@@ -94,6 +96,26 @@ def test_what_is_wrong_is_said(tmp_path, text, reading, words):
         list(open_rows(path, reading))
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [('[{"a": 1, "y": 2}]', "JSON array"), ('"a"', "no JSON object"), ("{a: 1}", "no JSON")]
+)
+def test_json_that_is_no_object_a_line_is_refused(text, words):
+    with pytest.raises(DataError, match=f"line 2 of standard input is .*{words}"):
+        list(open_rows("-", Reading("y"), standard_input=io.BytesIO(b'{"a": 1, "y": 2}\n' + text.encode())))
+
+
+def test_texts_that_are_nearly_all_different_are_categories_with_a_note(tmp_path):
+    texts = [f"number {row}" for row in range(30)]
+    path = write(
+        tmp_path / "t.csv", "a,b,y\n" + "".join(f"{text},{'red' if row % 2 else 'blue'},u\n" for row, text in enumerate(texts))
+    )
+    stream = open_rows(path, Reading("y"))
+    assert stream.kinds == {"a": "category", "b": "category"}
+    assert ["column 'a' has 30 different texts in 30 rows" in note for note in stream.notes] == [True]
+    path = write(tmp_path / "t.csv", "a;y\n3,5;u\n2,5;v\n")
+    assert open_rows(path, Reading("y", categories=["a"])).kinds == {"a": "category"}
 
 
 def test_whole_numbers_are_labels_to_their_last_digit(tmp_path):

@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -33,6 +34,13 @@ MISSING = frozenset(["", "?", "N/A", "NA", "NULL", "NaN", "None", "nan", "null"]
 
 LARGEST = 1e100
 """Labels of a regression are at most this: squares of their errors are numbers still."""
+
+ODD = {
+    r"[+-]?[\d.]*\d,\d+": "numbers with a comma such as {value}: write them with a point (--categories {name}: they are texts)",
+    r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}(\s.*)?": "dates such as {value}, which have no fixed scale: say --drop {name}, or write "
+    "them as 2024-01-31 and say --time {name}",
+}
+"""Forms of texts that are no categories, and what they are."""
 
 MIXED = "numbers in some rows and dates in others"
 
@@ -183,7 +191,18 @@ class RowStream:
             raise InputError(
                 f"column {name!r} of {self.name} holds dates, which have no fixed scale: say --time {name} or --drop {name}"
             )
-        return "number" if all(self._number(value) is not None for value in values) else "category"
+        if all(self._number(value) is not None for value in values):
+            return "number"
+        for form, words in ODD.items():
+            if all(isinstance(value, str) and re.fullmatch(form, value.strip()) for value in values):
+                raise InputError(f"column {name!r} of {self.name} holds {words.format(name=name, value=_shown(values[0]))}")
+        different = len({str(value) for value in values})
+        if different > max(FEW, len(values) / 2):
+            self.notes.append(
+                f"column {name!r} has {different:,} different texts in {len(values):,} rows, and all but a few count as one "
+                f"category: --drop {name} if it says nothing"
+            )
+        return "category"
 
     def _missing(self, value: Any) -> bool:
         if isinstance(value, str):
