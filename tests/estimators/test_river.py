@@ -1,6 +1,7 @@
 """The adapters for river."""
 
 import copy
+import datetime
 import pickle
 import warnings
 from itertools import pairwise
@@ -215,6 +216,8 @@ def test_copies_go_on_alike_also_across_a_change(how):
         ({"a": 1.0}, "text"),
         ({"a": float("inf")}, 1),
         ({"a": 10**400}, 1),
+        ({"a": datetime.datetime(2024, 5, 1)}, 1),
+        ({"a": [1.0, 2.0]}, 1),
     ],
 )
 def test_bad_rows_are_refused_among_the_first_ones_too(row, label):

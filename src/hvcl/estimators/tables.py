@@ -25,7 +25,7 @@ MISSING = None
 DATES = (date, time, timedelta, np.datetime64, np.timedelta64)
 """Types of dates and durations; those of pandas are some of them."""
 
-NO_TEXTS = (list, tuple, dict, set, np.ndarray, bytes, complex)
+NO_TEXTS = (list, tuple, dict, set, np.ndarray, complex)
 """Types of values that are no categories."""
 
 
@@ -255,10 +255,17 @@ def _polars(x: Any, kinds: tuple[Kind, ...] | None) -> Table:
     return _assemble(columns, len(x))
 
 
+def check_category(name: str, value: Any) -> None:
+    """`InputError` for values that are no categories."""
+    if isinstance(value, DATES) and not is_missing(value):
+        raise _no_dates(name)
+    if isinstance(value, NO_TEXTS):
+        raise InputError(f"column {name!r} holds values of type {type(value).__name__}: only numbers and categories are understood")
+
+
 def _texts(name: str, values: list[Any], missing: NDArray[np.bool_]) -> NDArray[np.object_]:
-    odd = next((value for value in values if isinstance(value, NO_TEXTS)), None)
-    if odd is not None:
-        raise InputError(f"column {name!r} holds values of type {type(odd).__name__}: only numbers and categories are understood")
+    for value in values:
+        check_category(name, value)
     texts = np.empty(len(values), dtype=object)
     for place, (value, gone) in enumerate(zip(values, missing.tolist(), strict=True)):
         texts[place] = MISSING if gone else str(value)
