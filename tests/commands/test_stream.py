@@ -59,6 +59,7 @@ def test_a_file_is_predicted_learned_scored_and_reported(capsys, tmp_path):
     assert event["columns"] == []
     assert 500 < event["row"] <= 650
     assert f"{event['row']:>10,}  drift: " in out
+    assert [event["row"], str(event["row"] - 1)] in found["times"]
     assert found["experts"] == 2
     assert f"accuracy {found['accuracy']:.3f}" in out
     # what was written
