@@ -122,7 +122,7 @@ def read_table(estimator: BaseEstimator, x: Any, kinds: tuple[Kind, ...] | None,
             "give grey pictures as x[:, None]"
         )
     if isinstance(x, np.ma.MaskedArray) and x.dtype.kind in "fiub":
-        x = x.astype(np.float64).filled(np.nan)
+        x = np.ma.filled(x.astype(np.float64), np.nan)
     numbers = x if kinds is not None and _plainly_valid(estimator, x, len(kinds)) else _validated(estimator, x, first)
     if not isinstance(numbers, np.ndarray):
         numbers = numbers.toarray()
@@ -157,8 +157,9 @@ def _dates(x: Any) -> int | None:
         rows = np.array(x, dtype=object)
     except ValueError:  # of no shape
         return None
-    columns = rows.T if rows.ndim == 2 else []
-    return next((place for place, column in enumerate(columns) if any(isinstance(value, DATES) for value in column)), None)
+    if rows.ndim != 2:
+        return None
+    return next((place for place, column in enumerate(rows.T) if any(isinstance(value, DATES) for value in column)), None)
 
 
 def _plainly_valid(estimator: BaseEstimator, x: Any, columns: int) -> bool:
