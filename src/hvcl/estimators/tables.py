@@ -261,7 +261,9 @@ def check_category(name: str, value: Any) -> None:
     if isinstance(value, DATES) and not is_missing(value):
         raise _no_dates(name)
     if isinstance(value, NO_TEXTS):
-        raise InputError(f"column {name!r} holds values of type {type(value).__name__}: only numbers and categories are understood")
+        raise InputError(
+            f"column {name!r} holds values of type {type(value).__name__}: only numbers and categories are understood"
+        )
 
 
 def _texts(name: str, values: list[Any], missing: NDArray[np.bool_]) -> NDArray[np.object_]:
