@@ -81,8 +81,10 @@ def test_rows_of_a_file_are_sorted_by_time_and_the_time_is_no_feature(tmp_path):
         ("a,y\n1,u,7\n", Reading("y"), ["line 2", "3 values"]),
         ("a,y\n2024-01-01,u\n", Reading("y"), ["dates", "--time a"]),
         ("a,y\n31.01.2024,u\n1.2.2024 12:30,v\n", Reading("y"), ["column 'a'", "dates such as '31.01.2024'", "--drop a"]),
-        ("a;y\n-3,5;u\n1.204,25;v\n", Reading("y"), ["column 'a'", "comma such as '-3,5'", "--categories a"]),
+        ("a;y\n-3,5;u\n1.204,25;v\n", Reading("y"), ["column 'a'", "commas such as '-3,5'", "--categories a"]),
+        ('a,y\n"1,234",u\n"2,234.5",v\n', Reading("y"), ["column 'a'", "commas such as '1,234'", "1234.5"]),
         ("a,y\n1,\n", Reading("y"), ["none of the first 1 rows", "label"]),
+        ("a;y\n1;-3,5\n2;4,5\n", Reading("y"), ["label 'y'", "commas such as '-3,5'", "--task classification"]),
         ("t,a,y\nsoon,1,u\n", Reading("y", time="t"), ["line 2", "'soon'"]),
         ("a,y\n1,2024-01-01\n2,2024-01-02\n", Reading("y"), ["label 'y'", "dates"]),
         ("a,y\n1,1\n2,9223372036854775808\n", Reading("y"), ["line 3", "too large", "make it a text"]),
@@ -114,6 +116,8 @@ def test_texts_that_are_nearly_all_different_are_categories_with_a_note(tmp_path
     stream = open_rows(path, Reading("y"))
     assert stream.kinds == {"a": "category", "b": "category"}
     assert ["column 'a' has 30 different texts in 30 rows" in note for note in stream.notes] == [True]
+    path = write(tmp_path / "t.csv", "a,y\n1.2.3,u\n1.10.33,v\n")
+    assert open_rows(path, Reading("y")).kinds == {"a": "category"}, "versions are no dates"
     path = write(tmp_path / "t.csv", "a;y\n3,5;u\n2,5;v\n")
     assert open_rows(path, Reading("y", categories=["a"])).kinds == {"a": "category"}
 

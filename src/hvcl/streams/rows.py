@@ -36,9 +36,8 @@ LARGEST = 1e100
 """Labels of a regression are at most this: squares of their errors are numbers still."""
 
 ODD = {
-    r"[+-]?[\d.]*\d,\d+": "numbers with a comma such as {value}: write them with a point (--categories {name}: they are texts)",
-    r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}(\s.*)?": "dates such as {value}, which have no fixed scale: say --drop {name}, or write "
-    "them as 2024-01-31 and say --time {name}",
+    r"[+-]?[\d.,]*\d,\d+(\.\d+)?": "numbers with commas such as {value}: write them like 1234.5",
+    r"(\d{1,2}[./-]\d{1,2}[./-]\d{4}|\d{4}[./]\d{1,2}[./]\d{1,2})(\s.*)?": "dates such as {value}: write them like 2024-01-31",
 }
 """Forms of texts that are no categories, and what they are."""
 
@@ -193,9 +192,12 @@ class RowStream:
             )
         if all(self._number(value) is not None for value in values):
             return "number"
-        for form, words in ODD.items():
-            if all(isinstance(value, str) and re.fullmatch(form, value.strip()) for value in values):
-                raise InputError(f"column {name!r} of {self.name} holds {words.format(name=name, value=_shown(values[0]))}")
+        odd = _odd(values)
+        if odd is not None:
+            raise InputError(
+                f"column {name!r} of {self.name} holds {odd}. --time {name} for dates, --drop {name} if it is no feature, "
+                f"--categories {name} if these are categories"
+            )
         different = len({str(value) for value in values})
         if different > max(FEW, len(values) / 2):
             self.notes.append(
@@ -228,6 +230,9 @@ class RowStream:
                 f"the label {label!r} of {self.name} holds dates, which are neither classes nor numbers: "
                 "is another column meant? (--task classification: each date is a class)"
             )
+        odd = None if reading.task == "classification" else _odd(values)
+        if odd is not None:
+            raise InputError(f"the label {label!r} of {self.name} holds {odd} (--task classification: they are classes)")
         if any(number is None for number in numbers):
             return "classification", "str", f"{label}: texts, so classes"
         if all(isinstance(value, bool) for value in values):
@@ -438,6 +443,14 @@ def _number(value: Any) -> float | None:
             return float(value)
         except ValueError:
             return None
+    return None
+
+
+def _odd(values: Sequence[Any]) -> str | None:
+    """What texts are that have one of the forms in `ODD`, all of them."""
+    for form, words in ODD.items():
+        if values and all(isinstance(value, str) and re.fullmatch(form, value.strip()) for value in values):
+            return words.format(value=_shown(values[0]))
     return None
 
 
