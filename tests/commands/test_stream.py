@@ -59,6 +59,7 @@ def test_a_file_is_predicted_learned_scored_and_reported(capsys, tmp_path):
     assert event["columns"] == []
     assert 500 < event["row"] <= 650
     assert f"{event['row']:>10,}  drift: " in out
+    assert [event["row"], str(event["row"] - 1)] in found["times"]
     assert found["experts"] == 2
     assert f"accuracy {found['accuracy']:.3f}" in out
     # what was written
@@ -85,6 +86,19 @@ def test_numbers_are_predicted_with_intervals(capsys):
     assert found["last"]["rmse"] < 0.5
     assert 0.75 < found["coverage"] <= 1
     assert found["reliability"] is None
+
+
+@pytest.mark.parametrize("unit", [1e-7, 1e90])
+def test_errors_are_shown_in_any_unit(capsys, unit):
+    frame = table(250)
+    frame["y"] = unit * (2 * frame["a"] + np.random.default_rng(1).normal(size=250))
+    frame.to_csv("t.csv", index=False)
+    assert main(["stream", "t.csv", "--label", "y", "--drop", "day,c", "--save", "m", "--json"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    found = json.loads(out[-1])
+    assert 0.5 < found["mae"] / unit < 2
+    assert f"mean absolute error {found['mae']:.3g}, " in "\n".join(out)
+    assert max(map(len, out[:-1])) < 160
 
 
 def test_rows_without_a_label_are_predicted_and_not_learned(capsys):
@@ -168,6 +182,18 @@ def test_another_file_goes_on_with_the_model(capsys):
     found = json.loads(captured.out.splitlines()[-1])
     assert (found["rows"], found["tested"]) == (300, 300)
     assert hvcl.load("m").classes_.tolist() == ["ape", "bee", "cat"]
+
+
+def test_drift_stands_where_it_is_in_this_file_whatever_the_model_learned_before_and_which_rows_have_no_label(capsys):
+    table(1000).to_csv("one.csv", index=False)
+    frame = table(800, seed=3, shift=400)
+    frame.loc[::2, "y"] = None
+    frame.to_csv("two.csv", index=False)
+    assert main(["stream", "one.csv", "--label", "y", "--drop", "day", "--save", "m"]) == 0
+    capsys.readouterr()
+    assert main(["stream", "two.csv", "--label", "y", "--drop", "day", "--save", "m", "--json"]) == 0
+    (event,) = result(capsys)["drift"]
+    assert 400 < event["row"] <= 700
 
 
 def test_a_bad_row_ends_it_and_what_came_before_is_saved(capsys):

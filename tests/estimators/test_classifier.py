@@ -130,3 +130,24 @@ def test_a_far_outlier_is_not_certain_and_is_refused():
     assert model.predict_proba(test_x).max() > 0.99
     with pytest.raises(InputError, match="between 0 and 1"):
         model.predict(far, abstain=2)
+
+
+@pytest.mark.parametrize("method", ["dgr", "dgr-distill", "hvcl-replay", "rtf"])
+def test_methods_with_a_generator_learn_tables_with_their_defaults(method):
+    """Standardised numbers lie between no bounds, which their likelihood of pictures would ask for."""
+    x, y = blobs(120)
+    model = ContinualClassifier(method, method_settings={"hidden": (16,)}, epochs=5).fit(x, y)
+    model.partial_fit(x, y).end_task().partial_fit(x, y)
+    assert model.predict_proba(x).shape == (120, len(model.classes_))
+    with pytest.raises(InputError, match="between 0 and 1"):
+        ContinualClassifier(method, method_settings={"likelihood": "bce"}).fit(x, y)
+
+
+@pytest.mark.parametrize("method", ["ewc", "den"])
+def test_methods_that_must_know_the_size_of_a_task_say_so_at_its_end(method):
+    x, y = blobs(60)
+    model = ContinualClassifier(method).fit(x, y)
+    before = model.predict_proba(x)
+    with pytest.raises(InputError, match=f"'{method}' cannot be told of boundaries here .*hvcl.create"):
+        model.end_task()
+    assert np.array_equal(model.predict_proba(x), before)

@@ -1,6 +1,7 @@
 """Estimators that answer as of now."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -215,14 +216,26 @@ def test_the_regressor_says_that_it_does_not_know_what_is_far():
         assert np.median(near) < 0.6
 
 
-def test_targets_that_are_far_out_are_clipped_with_a_warning_and_spoil_nothing():
+def saved(model, folder):
+    model.save(folder / "model")
+    return folder / "model"
+
+
+def test_targets_that_are_far_out_are_clipped_with_a_warning_now_and_then_and_spoil_nothing(tmp_path):
     random = np.random.default_rng(0)
     x = random.normal(size=(1000, 2))
     y = x[:, 0] - x[:, 1]
     model = ContinualRegressor(features=60).partial_fit(x[:400], y[:400])
-    for far in (1e6, 1e200):
-        with pytest.warns(UserWarning, match="targets lie more than"):
-            model.partial_fit(x[:1], [far])
+    with pytest.warns(UserWarning, match="1 of 1 targets lie more than"):
+        model.partial_fit(x[:1], [1e6])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(8):
+            model.partial_fit(x[:1], [1e200])
+        copy = hvcl.load(saved(model, tmp_path))
+        with pytest.raises(UserWarning, match="1 of 2 targets, and 9 before them, lie"):  # the tenth: nothing is learned
+            copy.partial_fit(x[:2], [-1e200, 0.0])
+        assert copy.n_samples_seen_ == model.n_samples_seen_ == 409
     model.partial_fit(x[400:], y[400:])
     assert np.sqrt(np.mean((model.predict(x) - y) ** 2)) < 0.5
 

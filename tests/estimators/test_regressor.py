@@ -55,3 +55,18 @@ def test_several_targets_of_any_size_and_offset():
         model.partial_fit(x, y)
     with pytest.raises(InputError, match="level"):
         model.predict_interval(x, 90)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8])
+def test_intervals_of_now_hold_the_next_targets_early_in_the_stream_too(level):
+    """The errors of the first rows, when nothing was known, do not count as noise for long."""
+    held = []
+    for seed in range(3):
+        x, y = waves(800, seed=seed)
+        model = ContinualRegressor().partial_fit(x[:100], y[:100])
+        for first in range(100, 800, 100):
+            rows = slice(first, first + 100)
+            low, high = model.predict_interval(x[rows], level)
+            held.append(np.mean((low <= y[rows]) & (y[rows] <= high)))
+            model.partial_fit(x[rows], y[rows])
+    assert level - 0.04 < np.mean(held) < level + 0.1

@@ -39,6 +39,17 @@ def test_columns_that_are_mostly_or_always_one_value_have_a_scale():
     assert torch.allclose(x, torch.tensor([[1.0, 1.0, 0.0, 0.0, 0.0, 1.0]]).float())
 
 
+def test_numbers_of_the_largest_size_have_finite_scales():
+    largest = np.finfo(np.float64).max
+    x = np.where(np.arange(300)[:, None] % 7 == 0, largest, -largest) * np.array([[1.0, 0.5]])
+    y = np.arange(300) % 7 == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = ContinualClassifier(features=20).fit(x, y)
+        assert model.score(x, y) == 1
+    assert all(np.isfinite(values.numpy()).all() for values in (model.scales_.centre, model.scales_.spread))
+
+
 def test_leaving_the_scales_warns_once_and_before_anything_is_learned():
     x, y = blobs(300)
     model = ContinualClassifier(features=30).fit(x, y)

@@ -92,3 +92,43 @@ def test_dates_are_refused_with_a_reason_and_numbers_do_not_become_categories(na
         model.predict(library.DataFrame({"a": ["x"], "b": [True]}))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(library.DataFrame({"a": [1], "c": [True]}))
+
+
+DAY = datetime.datetime(2024, 5, 1)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[1.0, DAY]] * 4,
+        np.array([[1.0, DAY.date()]] * 4, dtype=object),
+        np.array([[1.0, np.datetime64("2024-05-01")]] * 4, dtype=object),
+    ],
+)
+def test_dates_are_refused_in_arrays_and_lists_too(rows):
+    with pytest.raises(InputError, match=r"'1' holds dates .* no fixed scale"):
+        ContinualClassifier(features=20).fit(rows, [0, 1, 0, 1])
+
+
+def test_what_is_neither_numbers_nor_categories_is_refused_with_a_reason():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    for rows, words in (
+        ([["red", 1.0], ["blue", 2.0]], "data frame"),
+        (np.zeros((2, 8, 8)), r"pictures four, .* x\[:, None\]"),
+        (pandas.DataFrame({"a": [[1], [2]]}), "'a' holds values of type list"),
+        (pandas.DataFrame({"a": [1j, 2]}), "'a' holds values of type complex"),
+        (polars.DataFrame({"a": [1, 2]}).lazy(), "collect"),
+    ):
+        with pytest.raises(InputError, match=words):
+            ContinualClassifier(features=20).fit(rows, [0, 1])
+    for labels in (["u", None], ["u", float("nan")], pandas.Series(["u", pandas.NA])):
+        with pytest.raises(InputError, match="leave rows without a label out"):
+            ContinualClassifier(features=20).fit([[1.0], [2.0]], labels)
+
+
+def test_masked_values_are_missing():
+    x = np.array([[1.0], [2.0], [9.0], [4.0]] * 10)
+    masked, missing = np.ma.masked_equal(x, 9.0), np.where(x == 9.0, np.nan, x)
+    y = [0, 1, 1, 0] * 10
+    model = ContinualClassifier(features=20).fit(masked, y)
+    assert np.array_equal(model.predict_proba(masked), ContinualClassifier(features=20).fit(missing, y).predict_proba(missing))

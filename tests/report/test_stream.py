@@ -13,7 +13,7 @@ def record(task="classification", source="payments.csv"):
     totals = ClassTotals.from_state([100, 90, 30.0, BINS]) if task == "classification" else NumberTotals(100, 50.0, 36.0, 88)
     scores = Prequential(type(totals)(), 100)
     scores.add(100, None)
-    scores.add(100, totals, {0: 200})
+    scores.add(100, totals, {0: 192})
     scores.add(100, totals, {0: 25, 1: 75})
     times = [(100, "2024-01-01"), (200, "2024-02-01"), (300, "2024-03-01")]
     event = DriftEvent(300, "the stream has shifted: expert 2 is opened", 2)

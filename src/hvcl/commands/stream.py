@@ -146,7 +146,8 @@ def _opening(loop: TestThenTrain, goes_on: bool, options: argparse.Namespace) ->
     numbers = sum(kind == "number" for kind in rows.kinds.values())
     parts = [f"{numbers} of numbers"] if numbers else []
     parts += [f"{len(rows.kinds) - numbers} of categories"] if len(rows.kinds) > numbers else []
-    lines = [f"{rows.name}: {rows.why}; {len(rows.columns)} columns to predict it from ({', '.join(parts)})"]
+    columns = f"{len(rows.columns)} column{'s' if len(rows.columns) > 1 else ''}"
+    lines = [f"{rows.name}: {rows.why}; {columns} to predict it from ({', '.join(parts)})"]
     if goes_on:
         lines.append(f"goes on after row {loop.record.rows:,}, where {options.save} was saved")
     elif loop.model.__sklearn_is_fitted__():
@@ -226,8 +227,8 @@ class RunningTable:
         record = self.loop.record
         total = record.scores.total
         part, so_far = total.minus(self._before).scores(), total.scores()
-        cells = [f"{part[name]:>9.3f}" if name in part else f"{'–':>9}" for name in self.columns]
-        cells.append(f"{so_far[self.columns[0]]:>9.3f}" if so_far else f"{'–':>9}")
+        cells = [f"{_shown(name, part[name]) if name in part else '–':>9}" for name in self.columns]
+        cells.append(f"{_shown(self.columns[0], so_far[self.columns[0]]) if so_far else '–':>9}")
         experts = {number for window in record.scores.windows for number in window.experts}
         times = [f"{record.times[-1][1]:>20}"] if record.times else []
         self.console.print("  ".join([f"{record.rows:>10,}", *times, *cells, f"{len(experts) or '–':>7}"]))
@@ -258,7 +259,13 @@ def _closing(loop: TestThenTrain, options: argparse.Namespace) -> list[str]:
 
 def _scores(scores: dict[str, float]) -> str:
     words = {"mae": "mean absolute error", "rmse": "root mean squared error", "coverage": "labels in their 90 % intervals"}
-    return ", ".join(f"{words.get(name, name.replace('_', ' '))} {value:.3f}" for name, value in scores.items()) or "no scores"
+    shown = (f"{words.get(name, name.replace('_', ' '))} {_shown(name, value)}" for name, value in scores.items())
+    return ", ".join(shown) or "no scores"
+
+
+def _shown(name: str, value: float) -> str:
+    """Three digits after the point; of errors in the labels' unit three digits in all where that would be none or very many."""
+    return f"{value:.3g}" if name in ("mae", "rmse") and value and not 0.01 <= value < 1e6 else f"{value:.3f}"
 
 
 def _names(text: str) -> tuple[str, ...]:

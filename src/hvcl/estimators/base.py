@@ -175,6 +175,12 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
         learned: Learned[AnyModel] | None = getattr(self, "_learned", None)
         return {} if learned is None else dict(learned.experts)
 
+    @property
+    def n_samples_seen_(self) -> int:
+        """Rows so far, as `DriftEvent.row` counts them: those that are forgotten by now among them, unless no other is left."""
+        learned: Learned[AnyModel] | None = getattr(self, "_learned", None)
+        return 0 if learned is None else learned.rows
+
     # -- asking -----------------------------------------------------------------------------------------------------------
 
     def _publish(self, anew: bool = False) -> None:
@@ -199,6 +205,7 @@ class ContinualEstimator(Guarded, BaseEstimator, Generic[AnyModel]):  # type: ig
             None if core is None else core.scales,
             [] if core is None else list(core.events),
             {} if core is None else core.experts,
+            sum(len(part.table) for part in self._waiting) if core is None else core.rows,
         )
 
     @contextmanager

@@ -24,7 +24,7 @@ from hvcl.estimators.maps import FEW_FEATURES, check_features
 from hvcl.estimators.models import ClassModel, exact_settings, picture_maps
 from hvcl.estimators.now import DriftEvent
 from hvcl.estimators.scales import Scales
-from hvcl.estimators.tables import Table
+from hvcl.estimators.tables import Table, is_missing
 from hvcl.estimators.threads import one_at_a_time
 from hvcl.features import FeatureChoice
 from hvcl.learners import Exact, method
@@ -161,9 +161,10 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
         table = self._read(X)
         y = _to_numpy(y)
         if not (type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuU" and len(y) == len(table)):
+            given = y if isinstance(y, list | tuple) else ()  # of which numpy would make the text "nan"
             y = column_or_1d(y, warn=True)
-            if y.dtype.kind == "O" and any(isinstance(label, float) and label != label for label in y):
-                raise InputError("labels hold NaN: leave rows without a label out")
+            if any(map(is_missing, given)) or (y.dtype.kind == "O" and any(map(is_missing, y))):
+                raise InputError("labels hold NaN or None: leave rows without a label out")
             same_length(table.numbers if table.pictures is None else table.pictures, y)
             check_classification_targets(y)  # which whole numbers, truth values and texts could only pass
         table, y, times = self._weighed(table, y, weights)
@@ -206,10 +207,19 @@ class ContinualClassifier(ClassifierMixin, ContinualEstimator[ClassModel]):  # t
 
     @one_at_a_time
     def end_task(self) -> Self:
-        """A task ends here; methods that consolidate at boundaries want to know."""
+        """A task ends here; methods that consolidate at boundaries want to know.
+
+        Those that must know the size of a task beforehand (ewc, mas, ncl, tlr, den) refuse: `hvcl.create` can tell them.
+        """
         core = self._ready()
+        try:
+            core.model.learner.end_task()
+        except InputError as error:
+            raise InputError(
+                f"method {self.method!r} cannot be told of boundaries here ({error}): that is an argument of hvcl.create; of the "
+                "methods that take boundaries as they come, there is e.g. 'lwf'"
+            ) from None
         self._core, self._waiting = core, []
-        core.model.learner.end_task()
         self._publish()
         return self
 

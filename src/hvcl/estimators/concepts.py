@@ -442,9 +442,13 @@ class ConceptFilter:
         self.spread = self.spread * MEMORY**count + fading @ gains**2
 
     def _measure_noise(self, answers: NDArray[np.float64], targets: NDArray[np.float64]) -> None:
-        """Mean squares of the errors: a running mean over the rows so far, then one that forgets half in 256 rows."""
+        """Mean squares of the errors: of 256 rows mostly those of the last quarter, then a mean that forgets half in 256 rows.
+
+        The first errors are large, when nothing was known, and say nothing of the noise.
+        """
         count = len(answers)
-        rate = np.maximum(1 - 0.5 ** (1 / 256), 1 / (self.measured + np.arange(count) + 2))
+        before = self.measured + np.arange(count)
+        rate = np.where(before < 256, 4 / (before + 5), 1 - 0.5 ** (1 / 256))
         after = np.append(np.cumprod((1 - rate)[::-1])[::-1], 1.0)
         squares = np.minimum((answers - targets[:, None]) ** 2, 25 * self.noise)
         self.noise = np.maximum(self.noise * after[0] + np.einsum("n,nkc->kc", rate * after[1:], squares), 1e-9)

@@ -19,7 +19,7 @@ from hvcl.core.errors import InputError
 from hvcl.core.state import State
 from hvcl.estimators.groups import Groups, Key
 from hvcl.estimators.ledger import Found
-from hvcl.estimators.models import Model
+from hvcl.estimators.models import FAR_TARGET, Model
 from hvcl.estimators.novelty import Novelty
 from hvcl.estimators.now import DriftEvent, Tracker
 from hvcl.estimators.scales import Drift, Scales, ScaleWarning, warn_user
@@ -85,6 +85,10 @@ class Core(Generic[AnyModel]):
         self.groups = Groups()
         self.forgotten: dict[int, int] = {}
         """How often rows were forgotten, by their fingerprints; empty if `private`."""
+        self.rows = 0
+        """Rows so far, those among them that are forgotten by now."""
+        self.far = 0
+        """Those of them whose targets were far out."""
 
     # -- snapshots --------------------------------------------------------------------------------------------------------
 
@@ -156,7 +160,8 @@ class Core(Generic[AnyModel]):
         encoded, sizes = scales.encode(table)
         if group is not None:
             _ = self.model.width  # a model without sums refuses groups before it has learned
-        self._warn(self.model.check_targets(targets), None if measured else (sizes, scales.number_names))
+        far = self.model.far_targets(targets)
+        self._warn(_of_far(self.far, far, len(targets)), None if measured else (sizes, scales.number_names))
         known = self.tracker is not None and self.tracker.ledger.limit > 0
         marks = self._marks(table, targets, names) if known or self.forgotten else None
         for rows in self._parts(len(table), course):
@@ -183,7 +188,7 @@ class Core(Generic[AnyModel]):
             self.novelty.add(x, self._units(wanted), times)
             if group is not None:
                 self.groups.add(group, self.model.features(x), self.novelty.reduce(x), self.model.indicators(wanted), times)
-        self.scales = scales
+        self.scales, self.rows, self.far = scales, self.rows + len(table), self.far + far
         if self.forgotten and marks is not None:
             for mark in marks.tolist():
                 self.forgotten.pop(mark, None)
@@ -286,7 +291,7 @@ class Core(Generic[AnyModel]):
         self.novelty.blank(gone)
         if bool(gone.all()) and self.tracker is not None:
             self.tracker.clear()
-            self.events = []
+            self.events, self.rows = [], 0
         return not bool(gone.all())
 
     def forget_group(self, group: Key) -> None:
@@ -316,6 +321,7 @@ class Core(Generic[AnyModel]):
         """
         self.novelty.merge(other.novelty, classes)
         self.drift.warned = self.drift.warned or other.drift.warned
+        self.rows, self.far = self.rows + other.rows, self.far + other.far
         if self.tracker is not None and other.tracker is not None:
             self.tracker.merge(other.tracker, targets)
         if other.groups.parts:
@@ -336,6 +342,8 @@ class Core(Generic[AnyModel]):
             "tracker": None if self.tracker is None else self.tracker.state_dict(file),
             "events": [[event.row, event.expert, event.known, list(event.columns)] for event in self.events],
             "key": "" if file else self._key,
+            "rows": self.rows,
+            "far": self.far,
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -346,8 +354,20 @@ class Core(Generic[AnyModel]):
         self.forgotten = {int(mark): int(count) for mark, count in state["forgotten"]}
         self.events = [DriftEvent(int(row), int(expert), bool(known), tuple(c)) for row, expert, known, c in state["events"]]
         self._key = str(state["key"]) or self._key
+        self.rows, self.far = int(state["rows"]), int(state["far"])
         if self.tracker is not None:
             self.tracker.load_state_dict(state["tracker"])
+
+
+def _of_far(before: int, far: int, rows: int) -> str | None:
+    """A warning of targets that are far out, for the first of them, the tenth, the hundredth and so on."""
+    if not far or (before and len(str(before + far)) == len(str(before))):
+        return None
+    also = f", and {before} before them," if before else ""
+    return (
+        f"{far} of {rows} targets{also} lie more than {FAR_TARGET:.0f} spreads from the first rows' median "
+        "and count as if they lay there: check them, or transform the targets (logarithm, difference)"
+    )
 
 
 def fingerprints(table: Table, targets: Tensor, names: Sequence[Any] | None = None, key: str = "") -> NDArray[np.int64]:

@@ -118,9 +118,9 @@ def _arrays(state: State) -> dict[str, NDArray[np.float64]]:
 class Model(ABC):
     """Learns from encoded rows with targets, and answers."""
 
-    def check_targets(self, targets: Tensor) -> str | None:
-        """`InputError`, before anything is learned, if targets cannot be learned; returns a warning if they are odd."""
-        return None
+    def far_targets(self, targets: Tensor) -> int:
+        """How many rows have targets that are so far out that they are not learned as they are."""
+        return 0
 
     @abstractmethod
     def learn(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
@@ -219,6 +219,8 @@ class ClassModel(Model):
         else:
             if features is not None:
                 raise InputError(f"method {name!r} has no random features: leave `features` out, and use `method_settings`")
+            if any(setting.name == "likelihood" for setting in fields(method(name).config)):
+                settings = {"likelihood": "gaussian", **settings}  # of standardised numbers, which have no bounds
             self.learner = create(name, problem, seed, **settings)
 
     @property
@@ -503,15 +505,9 @@ class RegressionModel(Model):
         """Standardised targets; what lies farther out than `FAR_TARGET` spreads counts as that, lest one row rule all others."""
         return ((targets - self.centre) / self.spread).clamp(-FAR_TARGET, FAR_TARGET)
 
-    def check_targets(self, targets: Tensor) -> str | None:
-        """A warning for targets that are far out."""
-        far = ((targets - self.centre).abs() > FAR_TARGET * self.spread).any(1)
-        if not bool(far.any()):
-            return None
-        return (
-            f"{int(far.sum())} of {len(far)} targets lie more than {FAR_TARGET:.0f} spreads from the first rows' median "
-            "and count as if they lay there: check them, or transform the targets (logarithm, difference)"
-        )
+    def far_targets(self, targets: Tensor) -> int:
+        """Those that `indicators` clips."""
+        return int(((targets - self.centre).abs() > FAR_TARGET * self.spread).any(1).sum())
 
     def learn(self, x: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
         """Add rows to the sums."""

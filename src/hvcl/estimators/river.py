@@ -20,7 +20,7 @@ from hvcl.estimators.now import DriftEvent
 from hvcl.estimators.regressor import ContinualRegressor
 from hvcl.estimators.scales import ScaleWarning, warn_user
 from hvcl.estimators.single import NUMBERS, SingleRows, number, text
-from hvcl.estimators.tables import Kind, Table
+from hvcl.estimators.tables import Kind, Table, check_category
 
 Row = dict[Any, Any]
 AnyEstimator = TypeVar("AnyEstimator", ContinualClassifier, ContinualRegressor)
@@ -99,6 +99,8 @@ class _OneByOne(Generic[AnyEstimator]):
             for name, value in row.items():
                 if isinstance(value, NUMBERS):
                     number(name, value)
+                else:
+                    check_category(name, value)
             self._check_target(kept[1])
             rows = [*self._rows, kept]
             if len(rows) < self.warmup:

@@ -49,6 +49,9 @@ BLOCK = 1000
 MAX_COLUMNS = 16_384
 """Most columns that are understood."""
 
+HUGE = 1e300
+"""Differences of numbers beyond this may be too large for a number."""
+
 MAX_CORRELATED = 1024
 """Up to so many columns of numbers their correlations are part of the scales."""
 
@@ -125,7 +128,8 @@ class Scales:
                 middle[column], size[column] = _robust(known)
         if coarse:
             middle, size = (values.numpy() for values in _rounded(torch.from_numpy(middle), torch.from_numpy(size)))
-        z = np.clip(np.nan_to_num((numbers - middle) / size), -5, 5)
+        with np.errstate(over="ignore"):
+            z = np.clip(np.nan_to_num((numbers - middle) / size), -5, 5)
         correlation = torch.from_numpy(z.T @ z / len(z)) if 0 < z.shape[1] <= MAX_CORRELATED else None
         known_categories = tuple(tuple(_new(column, (), max_categories)) for column in table.categories)
         return cls(
@@ -328,6 +332,9 @@ def published(scales: Any) -> Scales | None:
 
 
 def _robust(values: NDArray[np.float64]) -> tuple[float, float]:
+    if np.abs(values).max() > HUGE:
+        centre, spread = _robust(values / 16)
+        return 16 * centre, min(16 * spread, sys.float_info.max)
     low, first, centre, third, high = np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95])
     spread = max((third - first) / 1.349, (high - low) / 3.290, np.quantile(np.abs(values - centre), 0.98) / 5)
     if not spread > 1e-9 * abs(centre):

@@ -22,7 +22,7 @@ from hvcl.estimators.concepts import BLOCK, STEP
 from hvcl.estimators.core import Core
 from hvcl.estimators.models import ClassModel, RegressionModel
 from hvcl.estimators.scales import CLIP
-from hvcl.estimators.tables import MISSING, Kind, Table
+from hvcl.estimators.tables import MISSING, Kind, Table, is_missing
 from hvcl.features import RandomFeatures
 from hvcl.ops import rows
 
@@ -219,11 +219,6 @@ def number(name: str, value: Any) -> float:
     if found in (float("inf"), float("-inf")):
         raise InputError(f"column {name!r} holds numbers, got {str(value)[:50]}")
     return found
-
-
-def is_missing(value: Any) -> bool:
-    """None, NaN, and pandas' signs for missing values."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
 
 
 def text(value: Any) -> str | None:

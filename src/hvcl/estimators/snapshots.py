@@ -67,3 +67,5 @@ class Learned(Generic[AnyModel]):
     events: list[DriftEvent]
     experts: dict[int, int]
     """Rows that each expert has learned."""
+    rows: int
+    """That have come so far."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date, time, timedelta
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +21,12 @@ Kind = Literal["number", "category"]
 
 MISSING = None
 """A category that is not known."""
+
+DATES = (date, time, timedelta, np.datetime64, np.timedelta64)
+"""Types of dates and durations; those of pandas are some of them."""
+
+NO_TEXTS = (list, tuple, dict, set, np.ndarray, complex)
+"""Types of values that are no categories."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,11 @@ class Table:
         return Table(first.kinds, np.concatenate([table.numbers for table in tables]), categories, pictures)
 
 
+def is_missing(value: Any) -> bool:
+    """None, NaN, and pandas' signs for missing values."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+
+
 def is_frame(x: Any) -> bool:
     """Whether `x` is a data frame of pandas or polars."""
     return type(x).__module__.split(".")[0] in ("pandas", "polars") and hasattr(x, "columns")
@@ -90,6 +102,8 @@ def read_table(estimator: BaseEstimator, x: Any, kinds: tuple[Kind, ...] | None,
         shape: of the pictures seen before, if there were any.
     """
     first = kinds is None
+    if type(x).__name__ == "LazyFrame":
+        raise InputError("X is a lazy frame of polars: collect() it first")
     if is_frame(x):
         _check_feature_names(estimator, x, reset=first)
         _check_n_features(estimator, x, reset=first)
@@ -102,12 +116,14 @@ def read_table(estimator: BaseEstimator, x: Any, kinds: tuple[Kind, ...] | None,
         raise _no_dates("0")
     if isinstance(x, np.ndarray) and x.ndim == 4:
         return _pictures(estimator, x, first, shape)
-    if kinds is not None and _plainly_valid(estimator, x, len(kinds)):
-        numbers = x
-    else:
-        numbers = validate_data(
-            estimator, x, reset=first, accept_sparse="csr", dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=1
+    if isinstance(x, np.ndarray) and x.ndim == 3:
+        raise InputError(
+            f"Found array with dim 3, of shape {x.shape}: rows have two dimensions and pictures four, with their channels; "
+            "give grey pictures as x[:, None]"
         )
+    if isinstance(x, np.ma.MaskedArray) and x.dtype.kind in "fiub":
+        x = np.ma.filled(x.astype(np.float64), np.nan)
+    numbers = x if kinds is not None and _plainly_valid(estimator, x, len(kinds)) else _validated(estimator, x, first)
     if not isinstance(numbers, np.ndarray):
         numbers = numbers.toarray()
     if shape is not None:
@@ -116,6 +132,34 @@ def read_table(estimator: BaseEstimator, x: Any, kinds: tuple[Kind, ...] | None,
     if kinds is not None and kinds != expected:
         raise InputError("a data frame with categories was learned: give a frame with the same columns, not an array")
     return Table(expected, _finite(numbers, None))
+
+
+def _validated(estimator: BaseEstimator, x: Any, first: bool) -> Any:
+    """Numbers, dense or sparse; what cannot be made of numbers is refused with a reason."""
+    place = _dates(x)
+    if place is not None:
+        raise _no_dates(str(place))
+    try:
+        return validate_data(
+            estimator, x, reset=first, accept_sparse="csr", dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=1
+        )
+    except ValueError as error:
+        if "could not convert string" in str(error):
+            raise InputError(f"{error}: columns of texts need a data frame (pandas or polars)") from None
+        raise
+
+
+def _dates(x: Any) -> int | None:
+    """The first column of objects that are dates or durations."""
+    if not isinstance(x, list | tuple) and not (isinstance(x, np.ndarray) and x.dtype.kind == "O"):
+        return None
+    try:
+        rows = np.array(x, dtype=object)
+    except ValueError:  # of no shape
+        return None
+    if rows.ndim != 2:
+        return None
+    return next((place for place, column in enumerate(rows.T) if any(isinstance(value, DATES) for value in column)), None)
 
 
 def _plainly_valid(estimator: BaseEstimator, x: Any, columns: int) -> bool:
@@ -188,7 +232,7 @@ def _pandas(x: Any, kinds: tuple[Kind, ...] | None) -> Table:
             values = column.to_numpy(dtype=np.float64, na_value=np.nan)
         else:
             missing = column.isna().to_numpy()
-            values = _texts(column.astype(object).tolist(), missing)
+            values = _texts(str(name), column.astype(object).tolist(), missing)
         columns.append((str(name), kind, values))
     return _assemble(columns, len(x))
 
@@ -205,14 +249,26 @@ def _polars(x: Any, kinds: tuple[Kind, ...] | None) -> Table:
         if kind == "number":
             values = column.cast(polars.Float64).fill_null(float("nan")).to_numpy()
         elif column.dtype in (polars.String, polars.Categorical, polars.Enum) or numeric:
-            values = _texts(column.to_list(), column.is_null().to_numpy())
+            values = _texts(name, column.to_list(), column.is_null().to_numpy())
         else:
             raise InputError(f"column {name!r} is of type {column.dtype}: only numbers, texts and categories are understood")
         columns.append((name, kind, values))
     return _assemble(columns, len(x))
 
 
-def _texts(values: list[Any], missing: NDArray[np.bool_]) -> NDArray[np.object_]:
+def check_category(name: str, value: Any) -> None:
+    """`InputError` for values that are no categories."""
+    if isinstance(value, DATES) and not is_missing(value):
+        raise _no_dates(name)
+    if isinstance(value, NO_TEXTS):
+        raise InputError(
+            f"column {name!r} holds values of type {type(value).__name__}: only numbers and categories are understood"
+        )
+
+
+def _texts(name: str, values: list[Any], missing: NDArray[np.bool_]) -> NDArray[np.object_]:
+    for value in values:
+        check_category(name, value)
     texts = np.empty(len(values), dtype=object)
     for place, (value, gone) in enumerate(zip(values, missing.tolist(), strict=True)):
         texts[place] = MISSING if gone else str(value)

@@ -307,8 +307,12 @@ def _lanes(record: StreamRecord) -> list[Lane]:
     starts = [0, *(window.end for window in windows)]
     lanes = []
 
+    opening = next(((place, min(window.experts)) for place, window in enumerate(windows) if window.experts), None)
+
     def start(place: int, number: int) -> int:
-        # the first rows are kept until there are enough of them, and then learned at once
+        if (place, number) == opening:
+            return 0
+        # the first rows are kept until there are enough of them, and then learned at once; of a block, at its end
         return max(0, min(starts[place], windows[place].end - windows[place].experts.get(number, 0)))
 
     for number in sorted({number for window in windows for number in window.experts}):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -73,16 +73,31 @@ class DriftWatch:
             else:
                 warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
-    def news(self, row: int) -> list[DriftEvent]:
-        """What has happened since the last call, `row` rows having come."""
+    def news(self, row: int, learned: Sequence[int] | None = None) -> list[DriftEvent]:
+        """What has happened since the last call.
+
+        Args:
+            row: rows that have come.
+            learned: numbers of those that the model has learned since then; None: each row was learned.
+        """
         found = [DriftEvent(row, text) for text in self._said]
         self._said = []
-        recorded = drift_events(self.model)
-        found += [_event(row, event) for event in recorded[self._events :]]
+        recorded, seen = drift_events(self.model), getattr(self.model, "n_samples_seen_", None)
+        for event in recorded[self._events :]:
+            # the model counts all rows that it has ever learned, which are not the rows that have come here
+            after = 0 if seen is None or "row" not in event else seen - int(event["row"])
+            found.append(_event(_before(row, after, learned), event))
         self._events = len(recorded)
         before, self._experts = self._experts, expert_rows(self.model)
         self.learned = {n: count - before.get(n, 0) for n, count in self._experts.items() if count > before.get(n, 0)}
         return found
+
+
+def _before(row: int, after: int, learned: Sequence[int] | None) -> int:
+    """The number of the row after which so many were learned. Rows that were kept for a while are learned with later ones."""
+    if learned:
+        row, after = (learned[-1 - after], 0) if after < len(learned) else (learned[0], after - len(learned) + 1)
+    return max(row - after, 1)
 
 
 def _event(row: int, event: Mapping[str, Any]) -> DriftEvent:
@@ -94,7 +109,7 @@ def _event(row: int, event: Mapping[str, Any]) -> DriftEvent:
         words += f": expert {expert + 1} " + ("knows it from before" if event.get("known") else "is opened")
     if names:
         words += f"; {', '.join(names[:5])}{' and others' if len(names) > 5 else ''} moved"
-    return DriftEvent(int(event.get("row", row)), words, None if expert is None else int(expert) + 1, names)
+    return DriftEvent(row, words, None if expert is None else int(expert) + 1, names)
 
 
 def _plain(value: Any) -> Any:

@@ -52,7 +52,7 @@ class StreamRecord:
     labelled: int = 0
     events: list[DriftEvent] = field(default_factory=list)
     times: list[tuple[int, str]] = field(default_factory=list)
-    """Numbers of rows with the time of the last of them."""
+    """Numbers of rows with the time of the last of them: at the ends of batches, and where something has drifted."""
     seconds: float = 0.0
     interrupted: bool = False
     notes: list[str] = field(default_factory=list)
@@ -166,12 +166,15 @@ class TestThenTrain:
                 else:  # its outputs are fixed with the first call
                     self.model.partial_fit(batch.frame.iloc[known], y, np.array(self.rows.first_labels))
             self._ready = True
+        learned = (record.rows + 1 + known).tolist()
         record.rows, record.labelled = record.rows + len(batch), record.labelled + len(known)
-        events = self._watch.news(record.rows)
+        events = self._watch.news(record.rows, learned)
         record.events += events
         record.scores.add(len(batch), totals, self._watch.learned)
         if batch.times:
-            record.times.append((record.rows, _moment_text(batch.times[-1])))
+            before = record.rows - len(batch)
+            marked = {event.row for event in events if event.row > before} | {record.rows}
+            record.times += [(row, _moment_text(batch.times[row - before - 1])) for row in sorted(marked)]
             if len(record.times) > 1000:  # they are for an axis: every other one is enough
                 record.times = record.times[1::2]
         return Step(batch, events, predictions)

@@ -221,6 +221,8 @@ class JsonRecords(Records):
                 raise DataError(f"line {number} of {self.name} is no JSON ({_short(error)})") from None
             except RecursionError:
                 raise DataError(f"line {number} of {self.name} is no JSON object of plain values") from None
+            if isinstance(values, list):
+                raise DataError(f"line {number} of {self.name} is a JSON array: give one object a line (jq -c '.[]' makes them)")
             if not isinstance(values, dict):
                 raise DataError(f"line {number} of {self.name} is no JSON object such as {{'a': 1, 'b': 'red'}}")
             yield Record(number, values)

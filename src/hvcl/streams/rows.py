@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -30,6 +31,15 @@ FEW = 20
 
 MISSING = frozenset(["", "?", "N/A", "NA", "NULL", "NaN", "None", "nan", "null"])
 """Texts that stand for a missing value in CSV."""
+
+LARGEST = 1e100
+"""Labels of a regression are at most this: squares of their errors are numbers still."""
+
+ODD = {
+    r"[+-]?[\d.,]*\d,\d+(\.\d+)?": "numbers with commas such as {value}: write them like 1234.5",
+    r"(\d{1,2}[./-]\d{1,2}[./-]\d{4}|\d{4}[./]\d{1,2}[./]\d{1,2})(\s.*)?": "dates such as {value}: write them like 2024-01-31",
+}
+"""Forms of texts that are no categories, and what they are."""
 
 MIXED = "numbers in some rows and dates in others"
 
@@ -180,7 +190,21 @@ class RowStream:
             raise InputError(
                 f"column {name!r} of {self.name} holds dates, which have no fixed scale: say --time {name} or --drop {name}"
             )
-        return "number" if all(self._number(value) is not None for value in values) else "category"
+        if all(self._number(value) is not None for value in values):
+            return "number"
+        odd = _odd(values)
+        if odd is not None:
+            raise InputError(
+                f"column {name!r} of {self.name} holds {odd}. --time {name} for dates, --drop {name} if it is no feature, "
+                f"--categories {name} if these are categories"
+            )
+        different = len({str(value) for value in values})
+        if different > max(FEW, len(values) / 2):
+            self.notes.append(
+                f"column {name!r} has {different:,} different texts in {len(values):,} rows, and all but a few count as one "
+                f"category: --drop {name} if it says nothing"
+            )
+        return "category"
 
     def _missing(self, value: Any) -> bool:
         if isinstance(value, str):
@@ -201,6 +225,14 @@ class RowStream:
             return "regression", "float", f"{label}: numbers, as asked for"
         if not values:
             raise DataError(f"none of the first {len(first)} rows of {self.name} has a label: put labelled rows first")
+        if reading.task is None and all(_is_moment(value) for value in values):
+            raise InputError(
+                f"the label {label!r} of {self.name} holds dates, which are neither classes nor numbers: "
+                "is another column meant? (--task classification: each date is a class)"
+            )
+        odd = None if reading.task == "classification" else _odd(values)
+        if odd is not None:
+            raise InputError(f"the label {label!r} of {self.name} holds {odd} (--task classification: they are classes)")
         if any(number is None for number in numbers):
             return "classification", "str", f"{label}: texts, so classes"
         if all(isinstance(value, bool) for value in values):
@@ -361,9 +393,6 @@ class RowStream:
         value = record.values.get(self.reading.label)
         if isinstance(value, str):
             value = value.strip()
-        number = self._number(value)
-        if number is not None and math.isnan(number):
-            raise DataError(f"{self._place(record)}: the label is NaN: leave it empty if it is not known")
         return None if self._missing(value) else value
 
     def _label(self, record: Record) -> Any:
@@ -373,6 +402,8 @@ class RowStream:
                 raise DataError(f"{self._place(record)}: the label is {_shown(value)}: give a text or a number")
             return None if value is None else str(value)
         number = self._number(value)
+        if number is not None and math.isnan(number):  # of a text that is none of the signs for what is missing
+            raise DataError(f"{self._place(record)}: the label is {_shown(value)}: leave it empty if it is not known")
         wanted = {"int": "a whole number", "float": "a number", "bool": "true or false"}[self.label_kind]
         if number is None or math.isinf(number) or (self.label_kind == "int" and not number.is_integer()):
             raise DataError(f"{self._place(record)}: the label is {_shown(value)}, where {wanted} was expected")
@@ -380,7 +411,17 @@ class RowStream:
             if not isinstance(value, bool):
                 raise DataError(f"{self._place(record)}: the label is {_shown(value)}, where {wanted} was expected")
             return value
-        return number if self.label_kind == "float" else int(number)
+        if self.label_kind == "float":
+            if abs(number) > LARGEST:
+                raise DataError(f"{self._place(record)}: the label is {_shown(value)}: up to {LARGEST:.0e} is understood")
+            return number
+        whole = _whole(value, number)
+        if abs(whole) >= 2**63:
+            raise DataError(
+                f"{self._place(record)}: the label is {_shown(value)}, too large for a whole number of 64 bits: quote it, "
+                "with a letter before it, to make it a text"
+            )
+        return whole
 
     def _place(self, record: Record) -> str:
         return f"{self._records.unit} {record.place} of {self.name}"
@@ -403,6 +444,24 @@ def _number(value: Any) -> float | None:
         except ValueError:
             return None
     return None
+
+
+def _odd(values: Sequence[Any]) -> str | None:
+    """What texts are that have one of the forms in `ODD`, all of them."""
+    for form, words in ODD.items():
+        if values and all(isinstance(value, str) and re.fullmatch(form, value.strip()) for value in values):
+            return words.format(value=_shown(values[0]))
+    return None
+
+
+def _whole(value: Any, number: float) -> int:
+    """A whole number, to its last digit."""
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:  # 1e3, 5.0
+            return int(number)
+    return int(value)
 
 
 def _moment(value: Any) -> float | datetime | None:
