@@ -103,6 +103,11 @@ def fuzz():
         drifts = sum(record.get("drifts", 0) for record in mine)
         noticed = f"; {drifts} changes of the concept were noticed" if drifts else ""
         lines.append(f"- {count:,} of {rows} rows: {failures or 'none'} failed{noticed}")
+    still = read_records(FOLDER / "stationary.jsonl")
+    opened = sum(record["experts"] > 1 for record in still)
+    lines.append(
+        f"- {len(still):,} stationary streams of 10,000 examples through the gate: {opened or 'none'} with an expert too many"
+    )
     return "Run so far:\n" + "\n".join(lines)
 
 
