@@ -27,6 +27,7 @@ METHODS = (
     "bcl",
     "ccl-fp",
     "cldr",
+    "cn-dpm",
     "den",
     "derpp",
     "er",
@@ -46,7 +47,7 @@ METHODS = (
     "ucl",
     "vcl",
 )
-AWAITED = ("bcl", "ccl-fp", "cldr", "den", "hibnn", "sam")
+AWAITED = ("bcl", "ccl-fp", "cldr", "cn-dpm", "den", "hibnn", "sam")
 """Methods whose trials are declared and not all run yet: what a search has not set is their own default."""
 NOT_ON_PATCHES = ("agem", "gem", "hal", "tlr", "ucb", *AWAITED)
 TRIALS = {"split-mnist": 12, "permuted-mnist": 12, "split-cifar10": 6} | dict.fromkeys(PATCHES, 6)
@@ -82,6 +83,7 @@ AXES = {
     "hibnn": "expected_units",
     "den": "sparsity",
     "sam": "weight_decay",
+    "cn-dpm": "log_concentration",
 }
 VALUES = {
     "split-mnist": {
@@ -104,6 +106,7 @@ VALUES = {
         "hibnn": (100.0, 10.0, 30.0, 300.0),
         "den": (0.2, 0.01, 0.05, 0.5),
         "sam": (0.005, 0.0, 5e-4, 0.02),
+        "cn-dpm": (-400.0, -100.0, 100.0, 300.0),
     },
     "permuted-mnist": {
         "ewc": (500.0, 5e3, 5.0, 50.0),
@@ -125,6 +128,7 @@ VALUES = {
         "hibnn": (100.0, 10.0, 30.0, 300.0),
         "den": (0.2, 0.01, 0.05, 0.5),
         "sam": (0.005, 0.0, 5e-4, 0.02),
+        "cn-dpm": (-400.0, -100.0, 100.0, 300.0),
     },
     "split-cifar10": {
         "ewc": (1e3, 1e4, 1e5),
@@ -146,6 +150,7 @@ VALUES = {
         "hibnn": (30.0, 100.0, 300.0),
         "den": (0.01, 0.05, 0.2),
         "sam": (0.0, 5e-4, 0.005),
+        "cn-dpm": (-450.0, 0.0, 200.0),
     },
 }
 for _patches in PATCHES:

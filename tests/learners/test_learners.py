@@ -20,6 +20,7 @@ SMALL = {
     "likelihood": "gaussian",
     "generated": 60,
     "meta_steps": 5,
+    "sleep_steps": 100,
 }
 
 

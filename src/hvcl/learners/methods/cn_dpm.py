@@ -26,8 +26,9 @@ shared: every expert has networks of full width. The network grows with the stre
 The base measure is, as in the authors' code, an untrained expert. So alpha says how much better than untrained an expert must
 be at an example to keep it, in nats; they choose log alpha anew for each data set, from -450 to 0. What is noticed depends on it:
 with T = 0.01 a label that no expert ever had costs each of them some hundred nats, which is how new classes are found
-(Class-IL); new inputs with old labels (Domain-IL) only have the VAEs to find them. With too large an alpha what belongs to an
-expert goes to the memory, and experts multiply.
+(Class-IL); new inputs with old labels (Domain-IL) are only noticed where they are labelled unlike what they resemble. On split
+digits there was an expert for each pair of digits in Class-IL, and in Domain-IL one for each label. With too large an alpha what
+belongs to an expert goes to the memory, and experts multiply.
 
 Deviates from the paper: the VAEs' likelihoods and leaky ReLUs of this package (theirs is a Gaussian of variance 1); no weight
 decay and no clipping of gradients; in sleep both parts of an expert learn for the same number of steps (theirs: 8,000 for the
@@ -102,7 +103,7 @@ class CNDPMConfig(GradientConfig):
 
 @register("cn-dpm", CNDPMConfig)
 class CNDPM(GradientLearner):
-    """Continual neural Dirichlet process mixture: experts that classify and generate, opened from a memory; no boundaries needed."""
+    """Continual neural Dirichlet process mixture: experts classify and generate, and open from a memory; no boundaries needed."""
 
     config: CNDPMConfig
     network: nn.ModuleList
@@ -188,7 +189,8 @@ class CNDPM(GradientLearner):
         usage = shares.sum(0)
         self.counts = self.counts + usage.double().cpu()
         self.expert_log.record(self.step, shares.argmax(1).cpu(), y.cpu())
-        return self.descend((self.losses(x, y) * shares)[:, usage > LEAST_SHARE].sum() / len(x))
+        chosen = (usage > LEAST_SHARE).nonzero().flatten().tolist()
+        return self.descend((self.losses(x, y, chosen) * shares[:, chosen]).sum() / len(x)) if chosen else 0.0
 
     def sleep(self) -> float:
         """A new expert learns what is in the memory, which is empty then; the last loss."""
@@ -199,13 +201,13 @@ class CNDPM(GradientLearner):
         loss = 0.0
         for _ in range(self.config.sleep_steps):
             rows = torch.randint(len(past), (SLEEP_BATCH,), device=self.device)
-            loss = self.descend(self.losses(past.x[rows], past.y[rows])[:, -1].mean())
+            loss = self.descend(self.losses(past.x[rows], past.y[rows], [len(self.experts) - 1]).mean())
         return loss
 
-    def losses(self, x: Tensor, y: Tensor) -> Tensor:
-        """- log p(y|x, k) - ELBO(x, k) ``[B, K]``."""
-        labels = y.view(-1, 1).expand(-1, len(self.experts))
-        return F.cross_entropy(answers(self.experts, x).transpose(1, 2), labels, reduction="none") - bounds(self.experts, x)
+    def losses(self, x: Tensor, y: Tensor, chosen: Sequence[int]) -> Tensor:
+        """- log p(y|x, k) - ELBO(x, k) of some experts ``[B, chosen]``."""
+        logits, labels = answers(self.experts, x, chosen), y.view(-1, 1).expand(-1, len(chosen))
+        return F.cross_entropy(logits.transpose(1, 2), labels, reduction="none") - bounds(self.experts, x, chosen)
 
     def descend(self, loss: Tensor) -> float:
         """A step of Adam, of those experts that the loss depends on."""
@@ -289,7 +291,7 @@ class Column(nn.Module):
             conv=lambda below, units: plain_conv(below + next(more, 0), units),
         )
         self.hears = len(heard) > 0
-        self.widths = [*channels[:-1], *([math.prod(shapes[-1])] if channels else []), *hidden]
+        self.widths: list[int] = [*channels[:-1], *([math.prod(shapes[-1])] if channels else []), *hidden]
         """Own units of each layer; of the last convolution flattened."""
         self.width = self.widths[-1] + sum(column.widths[-1] for column in heard)
         """Units of the last layer, heard ones included."""
@@ -320,7 +322,7 @@ class Expert(nn.Module):
         super().__init__()
         heard = earlier if config.growth else ()
         scale = config.growth if heard else 1.0
-        self.column = Column(problem, config, scale, [expert.column for expert in heard])
+        self.column: Column = Column(problem, config, scale, [expert.column for expert in heard])
         self.head = nn.Linear(self.column.width, problem.outputs)
         encoder = Column(problem, config, scale, [expert.encoder for expert in heard])
 
@@ -355,13 +357,14 @@ def climb(columns: Sequence[Column], x: Tensor) -> Iterator[Tensor]:
         heard = [units.detach() for units in layers]
 
 
-def answers(experts: Sequence[Expert], x: Tensor) -> Tensor:
-    """The classifiers' logits ``[B, experts, outputs]``."""
-    tops = climb([expert.column for expert in experts], x)
-    return torch.stack([expert.head(top) for expert, top in zip(experts, tops, strict=True)], 1)
+def answers(experts: Sequence[Expert], x: Tensor, chosen: Sequence[int] | None = None) -> Tensor:
+    """Logits ``[B, experts, outputs]`` of all experts, or of some."""
+    tops = list(climb([expert.column for expert in experts], x))
+    return torch.stack([experts[k].head(tops[k]) for k in (range(len(experts)) if chosen is None else chosen)], 1)
 
 
-def bounds(experts: Sequence[Expert], x: Tensor) -> Tensor:
-    """The VAEs' evidence lower bounds ``[B, experts]``, with one draw for each example."""
-    tops = climb([expert.encoder for expert in experts], x)
-    return torch.stack([e.vae.elbo_of(e.vae.latent_of(top), x).value for e, top in zip(experts, tops, strict=True)], 1)
+def bounds(experts: Sequence[Expert], x: Tensor, chosen: Sequence[int] | None = None) -> Tensor:
+    """Evidence lower bounds ``[B, experts]`` of all experts, or of some, with one draw for each example."""
+    tops = list(climb([expert.encoder for expert in experts], x))
+    pairs = [(experts[k].vae, tops[k]) for k in (range(len(experts)) if chosen is None else chosen)]
+    return torch.stack([vae.elbo_of(vae.latent_of(top), x).value for vae, top in pairs], 1)
