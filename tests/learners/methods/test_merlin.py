@@ -25,7 +25,7 @@ QUICK = {
     "drawn": 2,
     "pseudo_models": 2,
     "chunk": 8,
-    "meta_steps": 3,
+    "vae_steps": 3,
     "tuning_epochs": 1,
     "memory": 12,
 }
@@ -56,7 +56,7 @@ def _own_numbers():
 
 
 def test_bound_of_a_model_by_hand():
-    meta = Meta(5, MERLINConfig(chunk=3, latent=2, meta_units=4))
+    meta = Meta(5, MERLINConfig(chunk=3, latent=2, vae_units=4))
     with torch.no_grad():
         meta.set_priors(torch.tensor([[9.0, 9.0], [0.5, -1.0]]), torch.tensor([[0.0, 0.0], [0.0, math.log(4.0)]]))
         for layer, bias in ((meta.mean, [1.0, 1.0]), (meta.log_variance, [-2.0, 0.0]), (meta.decoder[-1], [0.0, 1.0, 2.0])):
@@ -69,7 +69,7 @@ def test_bound_of_a_model_by_hand():
 
 
 def test_all_chunks_of_a_model_share_a_z():
-    meta = Meta(5, MERLINConfig(chunk=3, latent=2, meta_units=4))
+    meta = Meta(5, MERLINConfig(chunk=3, latent=2, vae_units=4))
     seen = []
     meta.mean.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     meta.set_priors(torch.zeros(1, 2), torch.zeros(1, 2))
@@ -80,7 +80,7 @@ def test_all_chunks_of_a_model_share_a_z():
 
 
 def test_models_are_drawn_with_one_z_for_all_chunks_from_the_average_of_priors():
-    meta = Meta(5, MERLINConfig(chunk=3, latent=2, meta_units=4))
+    meta = Meta(5, MERLINConfig(chunk=3, latent=2, vae_units=4))
     meta.set_priors(
         torch.tensor([[0.0, 1.0], [2.0, 5.0], [7.0, 7.0]]), torch.tensor([[0.0, 0.0], [math.log(3.0), 0.0], [9.0, 9.0]])
     )
@@ -157,25 +157,18 @@ def test_weights_are_learned_in_units_of_the_first_tasks():
     torch.testing.assert_close(learner.meta.scale, moved.std())
 
 
-def test_consolidation_keeps_the_models_of_earlier_tasks():
-    lost = {}
-    for kept in (True, False):
-        learner = create("merlin", TASKS, seed=1, **(QUICK | {"meta_steps": 300, "learning_rate": 0.03}))
-        x, y = batch()
-        noise = torch.zeros(1, 2)
-        for number in range(2):
-            for _ in range(40):
-                learner.observe(x, (x[:, number] > 0).long() + 2 * number, torch.full((20,), number))
-            if number == 0:
-                learner.end_task()
-                first = learner.meta.draw([0], noise).detach()
-                if not kept:  # the VAE learns the second task alone
-                    learner.meta.set_priors(torch.zeros(0, 2), torch.zeros(0, 2))
-                    learner.tasks = []
+def test_models_drawn_for_the_first_task_still_solve_it_after_the_second():
+    settings = {"hidden": (8,), "learning_rate": 0.03, "vae_steps": 300, "tuning_epochs": 0}
+    learner = create("merlin", TASKS, seed=1, **(QUICK | settings))
+    x = torch.randn(100, 3)
+    for number in range(2):
+        task, labels = torch.full((100,), number), (x[:, number] > 0).long() + 2 * number
+        for _ in range(40):
+            learner.observe(x, labels, task)
         learner.end_task()
-        lost[kept] = (learner.meta.draw([0], noise).detach() - first).norm().item() / first.norm().item()
-    assert lost[True] < 0.3
-    assert lost[False] > 0.6
+    for number in range(2):
+        right = learner.predict(x, torch.full((100,), number)).argmax(1) == (x[:, number] > 0).long() + 2 * number
+        assert right.float().mean() > 0.7  # by chance, and of a VAE that has forgotten, 0.5
 
 
 def test_the_task_is_told_in_task_il_and_all_are_asked_elsewhere():
@@ -214,7 +207,7 @@ def test_models_vote_and_those_of_the_present_task_while_it_lasts():
 
 def test_tuning_learns_the_exemplars_and_gives_the_same_twice():
     learner = taught(tuning_epochs=60, tuning_rate=0.03)
-    x, y = batch(2)
+    x, _ = batch(2)
     weights = learner.models.start.expand(2, -1)
     exemplars = Stored(x, (x[:, 0] > 0).long())
     found = learner.tune(weights, exemplars)
@@ -250,21 +243,14 @@ def test_convolutions_are_chunked_and_restored():
 
 def test_class_il_on_digits_is_far_above_naive_training():
     stream = make_stream("split-digits", seed=1, scenario="class", epochs=2)
-    settings = {
-        "hidden": (32,),
-        "learning_rate": 3e-3,
-        "models": 3,
-        "drawn": 3,
-        "memory": 100,
-        "meta_steps": 200,
-        "tuning_epochs": 20,
-    }
+    settings = {"hidden": (32,), "learning_rate": 3e-3, "models": 3, "drawn": 3, "memory": 100, "vae_steps": 100}
+    settings["tuning_rate"] = 3e-3
     assert run(stream, create("merlin", stream.problem, seed=1, **settings)).average_accuracy > 0.5  # naive: 0.2
 
 
 BAD = [
-    *({name: 0} for name in ("models", "drawn", "pseudo_models", "latent", "embedding", "chunk", "meta_units", "meta_steps")),
-    *({name: 0.0} for name in ("meta_rate", "tuning_rate")),
+    *({name: 0} for name in ("models", "drawn", "pseudo_models", "latent", "embedding", "chunk", "vae_units", "vae_steps")),
+    *({name: 0.0} for name in ("vae_rate", "tuning_rate")),
     {"tuning_epochs": -1},
 ]
 

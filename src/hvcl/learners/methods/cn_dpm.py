@@ -57,7 +57,7 @@ from hvcl.learners.gradient import GradientConfig, GradientLearner
 from hvcl.learners.memory.examples import Stored, from_state
 from hvcl.learners.memory.replay import memory_words
 from hvcl.learners.registry import register
-from hvcl.networks import initialise, plain_conv, trunk
+from hvcl.networks import initialise, plain_conv, stages, trunk
 
 SLEEP_BATCH = 50
 """Examples of a step in sleep."""
@@ -295,14 +295,10 @@ class Column(nn.Module):
         """Own units of each layer; of the last convolution flattened."""
         self.width = self.widths[-1] + sum(column.widths[-1] for column in heard)
         """Units of the last layer, heard ones included."""
-        stages = [nn.Sequential()]
-        for layer in layers.values():
-            if isinstance(layer, nn.Linear | nn.Conv2d) and any(isinstance(part, nn.Linear | nn.Conv2d) for part in stages[-1]):
-                stages.append(nn.Sequential())
-            stages[-1].append(layer)
-            if channels:
+        if channels:
+            for layer in layers.values():
                 initialise(layer)
-        self.stages = nn.ModuleList(stages)
+        self.stages = nn.ModuleList(stages(layers))
 
     def forward(self, x: Tensor, heard: list[Tensor] | None) -> list[Tensor]:
         """The units of each layer, heard ones first."""

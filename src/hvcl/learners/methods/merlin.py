@@ -57,7 +57,7 @@ from hvcl.learners.memory.examples import Stored
 from hvcl.learners.memory.task_data import join
 from hvcl.learners.registry import register
 
-META_BATCH, TUNING_BATCH = 4, 50
+VAE_BATCH, TUNING_BATCH = 4, 50
 """Models, and exemplars, of a step."""
 
 
@@ -77,11 +77,11 @@ class MERLINConfig(EpisodicConfig):
     """Dimensions of the embedding of a chunk."""
     chunk: int = 300
     """Weights of a chunk."""
-    meta_units: int = 50
+    vae_units: int = 50
     """Hidden units of the VAE's encoder and decoder."""
-    meta_steps: int = 1_000
+    vae_steps: int = 1_000
     """Steps in which the VAE learns at a boundary, of four models each."""
-    meta_rate: float = 0.01
+    vae_rate: float = 0.01
     """Size of these steps (of Adam)."""
     tuning_epochs: int = 40
     """Passes over the exemplars in which the models that were drawn are tuned; 0: they predict as they are."""
@@ -90,9 +90,9 @@ class MERLINConfig(EpisodicConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = ("models", "drawn", "pseudo_models", "latent", "embedding", "chunk", "meta_units", "meta_steps")
+        sizes = ("models", "drawn", "pseudo_models", "latent", "embedding", "chunk", "vae_units", "vae_steps")
         at_least_one(**{name: getattr(self, name) for name in sizes})
-        for name in ("meta_rate", "tuning_rate"):
+        for name in ("vae_rate", "tuning_rate"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, got {getattr(self, name)}")
         if self.tuning_epochs < 0:
@@ -186,9 +186,9 @@ class MERLIN(EpisodicLearner):
         chunks = torch.cat([meta.cut(weights) for weights in (*drawn, moved)])
         sizes = [len(weights) for weights in (*drawn, moved)]
         tasks = torch.arange(len(sizes), device=self.device).repeat_interleave(torch.tensor(sizes, device=self.device))
-        optimizer = torch.optim.Adam(meta.parameters(), lr=config.meta_rate, fused=True)
-        for _ in range(config.meta_steps):
-            rows = torch.randint(len(chunks), (META_BATCH,), device=self.device)
+        optimizer = torch.optim.Adam(meta.parameters(), lr=config.vae_rate, fused=True)
+        for _ in range(config.vae_steps):
+            rows = torch.randint(len(chunks), (VAE_BATCH,), device=self.device)
             optimizer.zero_grad()
             meta.loss(chunks[rows], tasks[rows]).backward()
             optimizer.step()
@@ -296,7 +296,7 @@ class Meta(nn.Module):
 
     def __init__(self, size: int, config: MERLINConfig) -> None:
         super().__init__()
-        units, latent = config.meta_units, config.latent
+        units, latent = config.vae_units, config.latent
         self.size, self.chunk = size, config.chunk
         self.chunks = math.ceil(size / config.chunk)
         self.encoder = nn.Sequential(nn.Linear(config.chunk + config.embedding, units), nn.ReLU())
