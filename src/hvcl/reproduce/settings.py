@@ -30,6 +30,8 @@ _COST = {
     "sam": 4.0,
     "den": 2.0,
     "cn-dpm": 15.0,
+    "merlin": 20.0,
+    "pathnet": 6.0,
 }
 
 
