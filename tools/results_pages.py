@@ -39,8 +39,8 @@ The paper sets two more methods beside MoVE layers. Neither has a figure in its 
 are used depends on the input, by clipped maxout units, and examples interfere only where they use the same ones. What a new
 example would disturb can be found this way, and that is rehearsed along with it.
 
-- A MoVE layer also chooses parameters by the input, but by a learned gate p(m|x), and the chosen expert has a posterior, whose prior
-  is what earlier tasks left. There the grouping is deterministic and follows from the units' own activations.
+- A MoVE layer also chooses parameters by the input, but by a learned gate p(m|x), and the chosen expert has a posterior, whose
+  prior is what earlier tasks left. There the grouping is deterministic and follows from the units' own activations.
 - Not built, because what keeps the past there is rehearsal of stored examples, chosen anew for each new one. Without the choice
   that is [er](er.md); without the examples, a network with other activations.
 
