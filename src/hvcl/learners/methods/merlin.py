@@ -30,7 +30,8 @@ model has one z (from the mean of its chunks' encodings), errors are likelihoods
 picked. On split digits models drawn so solved the first three tasks nearly as well as those they were learned from, before any
 tuning; with a z for each chunk they did not.
 
-A task-free stream announces no boundaries: there each `segment_steps` batches count as a task, but in Task-IL as well.
+A task-free stream announces no boundaries: there each `segment_steps` batches count as a task, in Task-IL as the one that came
+last.
 """
 
 from __future__ import annotations
@@ -319,7 +320,8 @@ class Meta(nn.Module):
 
     def cut(self, moved: Tensor) -> Tensor:
         """Chunks ``[models, chunks, chunk]`` of what weights have moved ``[models, weights]``; zeros fill up the last."""
-        return F.pad(moved / self.scale, (0, self.chunks * self.chunk - self.size)).unflatten(1, (self.chunks, self.chunk))
+        filled: Tensor = F.pad(moved / self.scale, (0, self.chunks * self.chunk - self.size))
+        return filled.view(len(moved), self.chunks, self.chunk)
 
     def loss(self, chunks: Tensor, task: Tensor) -> Tensor:
         """Minus the mean evidence lower bound of models, in chunks ``[models, chunks, chunk]``, of these tasks."""
