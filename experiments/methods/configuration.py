@@ -87,7 +87,7 @@ AXES = {
     "sam": "weight_decay",
     "cn-dpm": "log_concentration",
     "merlin": "tuning_rate",
-    "pathnet": "tournament_steps",
+    "pathnet": "population",
 }
 VALUES = {
     "split-mnist": {
@@ -111,8 +111,8 @@ VALUES = {
         "den": (0.2, 0.01, 0.05, 0.5),
         "sam": (0.005, 0.0, 5e-4, 0.02),
         "cn-dpm": (-400.0, -100.0, 100.0, 300.0),
-        "merlin": (1e-3, 1e-4, 3e-4, 3e-3),
-        "pathnet": (5, 1, 2, 10),
+        "merlin": (3e-3, 3e-4, 1e-3, 0.01),
+        "pathnet": (8, 4, 16, 64),
     },
     "permuted-mnist": {
         "ewc": (500.0, 5e3, 5.0, 50.0),
@@ -135,8 +135,8 @@ VALUES = {
         "den": (0.2, 0.01, 0.05, 0.5),
         "sam": (0.005, 0.0, 5e-4, 0.02),
         "cn-dpm": (-400.0, -100.0, 100.0, 300.0),
-        "merlin": (1e-3, 1e-4, 3e-4, 3e-3),
-        "pathnet": (5, 1, 2, 10),
+        "merlin": (3e-3, 3e-4, 1e-3, 0.01),
+        "pathnet": (8, 4, 16, 64),
     },
     "split-cifar10": {
         "ewc": (1e3, 1e4, 1e5),
@@ -159,8 +159,8 @@ VALUES = {
         "den": (0.01, 0.05, 0.2),
         "sam": (0.0, 5e-4, 0.005),
         "cn-dpm": (-450.0, 0.0, 200.0),
-        "merlin": (3e-4, 1e-3, 3e-3),
-        "pathnet": (2, 5, 10),
+        "merlin": (1e-3, 3e-3, 0.01),
+        "pathnet": (4, 8, 16),
     },
 }
 for _patches in PATCHES:

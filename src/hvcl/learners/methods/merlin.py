@@ -86,7 +86,7 @@ class MERLINConfig(EpisodicConfig):
     """Size of these steps (of Adam)."""
     tuning_epochs: int = 40
     """Passes over the exemplars in which the models that were drawn are tuned; 0: they predict as they are."""
-    tuning_rate: float = 1e-3
+    tuning_rate: float = 3e-3
     """Step size of Adam for that."""
 
     def __post_init__(self) -> None:
