@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from hvcl.core.errors import InputError
 from hvcl.layers import MoVEConv2d, MoVELinear
-from hvcl.networks import build_network, plain_conv
+from hvcl.networks import build_network, plain_conv, stages, trunk
 
 CIFAR = {"hidden": (256, 256), "channels": (8, 16, 32, 64, 128)}
 
@@ -179,3 +179,15 @@ def test_the_signal_passes_through_the_deep_network() -> None:
     torch.manual_seed(0)
     outputs = build_network((3, 32, 32), 10, **CIFAR)(torch.randn(256, 3, 32, 32))
     assert 0.25 < outputs.std().item() < 4
+
+
+def test_a_trunk_has_a_stage_for_each_layer_of_weights() -> None:
+    layers, _, _ = trunk((1, 8, 8), hidden=(5, 4), channels=(3, 2), dropout=0.1)
+    found = [[type(part).__name__ for part in stage] for stage in stages(layers)]
+    convolution, dense = ["Conv2d", "LeakyReLU"], ["Linear", "LeakyReLU", "Dropout"]
+    assert found == [convolution, [*convolution, "Flatten"], dense, dense]
+    assert [type(part).__name__ for part in stages(trunk((3,), hidden=(4,), channels=())[0])[0]] == [
+        "Flatten",
+        "Linear",
+        "LeakyReLU",
+    ]

@@ -30,6 +30,33 @@ from tools.marks import ROOT, fill
 
 EXPERIMENTS = ROOT / "experiments"
 
+NOT_BUILT = """
+## Compared with in the paper, and not built
+
+The paper sets two more methods beside MoVE layers. Neither has a figure in its tables.
+
+**Conditional computation** (Lin, Fu & Bengio, 2019). Forgetting comes from parameters that all inputs share; so which parameters
+are used depends on the input, by clipped maxout units, and examples interfere only where they use the same ones. What a new
+example would disturb can be found this way, and that is rehearsed along with it.
+
+- A MoVE layer also chooses parameters by the input, but by a learned gate p(m|x), and the chosen expert has a posterior, whose
+  prior is what earlier tasks left. There the grouping is deterministic and follows from the units' own activations.
+- Not built, because what keeps the past there is rehearsal of stored examples, chosen anew for each new one. Without the choice
+  that is [er](er.md); without the examples, a network with other activations.
+
+**Routing networks with co-training** (Collier, Kokiopoulou, Gesmundo & Berent, 2020). Sparse mixture-of-experts layers, of which
+an input takes a path, with a small replay memory. Experts that no task has taken yet would be in a poor state when their turn
+comes; so a record is kept of which experts were assigned, and the others are trained along with them (co-training).
+
+- MoVE layers need no such record. An expert that nothing has used has its prior as posterior, and the KL of experts, weighted
+  by their use, makes it the cheapest to move. They are trained by one objective, and without stored examples.
+- Not built, because its figures are on permuted and rotated digits with a replay memory. Its two halves are here apart: sparse
+  routing in [hvcl](hvcl.md), replay in [er](er.md). How far gates divide tasks is measured in [docs/hvcl](../hvcl/README.md).
+
+Of the others that the paper describes there, [pathnet](pathnet.md) and [cn-dpm](cn-dpm.md) are above.
+"""
+"""Why some methods of the paper's discussion are not among the others."""
+
 
 def published():
     """The baselines beside the figures of their literature."""
@@ -174,7 +201,7 @@ def index():
     """The list of all methods."""
     lines = ["# Methods", "", "Made from each method's file and from results/ by `python -m tools.results_pages --write`.", ""]
     lines += [f"- [{name}]({name}.md): {method.description}" for name, method in ours().items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + NOT_BUILT
 
 
 def documents():

@@ -27,6 +27,7 @@ METHODS = (
     "bcl",
     "ccl-fp",
     "cldr",
+    "cn-dpm",
     "den",
     "derpp",
     "er",
@@ -37,8 +38,10 @@ METHODS = (
     "joint",
     "lwf",
     "mas",
+    "merlin",
     "naive",
     "ncl",
+    "pathnet",
     "sam",
     "si",
     "tlr",
@@ -46,7 +49,7 @@ METHODS = (
     "ucl",
     "vcl",
 )
-AWAITED = ("bcl", "ccl-fp", "cldr", "den", "hibnn", "sam")
+AWAITED = ("bcl", "ccl-fp", "cldr", "cn-dpm", "den", "hibnn", "merlin", "pathnet", "sam")
 """Methods whose trials are declared and not all run yet: what a search has not set is their own default."""
 NOT_ON_PATCHES = ("agem", "gem", "hal", "tlr", "ucb", *AWAITED)
 TRIALS = {"split-mnist": 12, "permuted-mnist": 12, "split-cifar10": 6} | dict.fromkeys(PATCHES, 6)
@@ -82,6 +85,9 @@ AXES = {
     "hibnn": "expected_units",
     "den": "sparsity",
     "sam": "weight_decay",
+    "cn-dpm": "log_concentration",
+    "merlin": "tuning_rate",
+    "pathnet": "population",
 }
 VALUES = {
     "split-mnist": {
@@ -104,6 +110,9 @@ VALUES = {
         "hibnn": (100.0, 10.0, 30.0, 300.0),
         "den": (0.2, 0.01, 0.05, 0.5),
         "sam": (0.005, 0.0, 5e-4, 0.02),
+        "cn-dpm": (-400.0, -100.0, 100.0, 300.0),
+        "merlin": (3e-3, 3e-4, 1e-3, 0.01),
+        "pathnet": (8, 4, 16, 64),
     },
     "permuted-mnist": {
         "ewc": (500.0, 5e3, 5.0, 50.0),
@@ -125,6 +134,9 @@ VALUES = {
         "hibnn": (100.0, 10.0, 30.0, 300.0),
         "den": (0.2, 0.01, 0.05, 0.5),
         "sam": (0.005, 0.0, 5e-4, 0.02),
+        "cn-dpm": (-400.0, -100.0, 100.0, 300.0),
+        "merlin": (3e-3, 3e-4, 1e-3, 0.01),
+        "pathnet": (8, 4, 16, 64),
     },
     "split-cifar10": {
         "ewc": (1e3, 1e4, 1e5),
@@ -146,6 +158,9 @@ VALUES = {
         "hibnn": (30.0, 100.0, 300.0),
         "den": (0.01, 0.05, 0.2),
         "sam": (0.0, 5e-4, 0.005),
+        "cn-dpm": (-450.0, 0.0, 200.0),
+        "merlin": (1e-3, 3e-3, 0.01),
+        "pathnet": (4, 8, 16),
     },
 }
 for _patches in PATCHES:

@@ -81,6 +81,16 @@ def trunk(
     return layers, shapes, width
 
 
+def stages(layers: OrderedDict[str, nn.Module]) -> list[nn.Sequential]:
+    """The layers of a trunk in parts that have one layer of weights each."""
+    parts = [nn.Sequential()]
+    for layer in layers.values():
+        if isinstance(layer, nn.Linear | nn.Conv2d) and any(isinstance(part, nn.Linear | nn.Conv2d) for part in parts[-1]):
+            parts.append(nn.Sequential())
+        parts[-1].append(layer)
+    return parts
+
+
 def normalised(network: nn.Sequential) -> nn.Sequential:
     """The network with layer normalisation after every layer but the head, before its activation."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()

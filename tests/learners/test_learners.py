@@ -20,6 +20,11 @@ SMALL = {
     "likelihood": "gaussian",
     "generated": 60,
     "meta_steps": 5,
+    "sleep_steps": 100,
+    "vae_steps": 100,
+    "tuning_epochs": 10,
+    "models": 3,
+    "drawn": 3,
 }
 
 

@@ -28,6 +28,11 @@ class Latent(NamedTuple):
         """One reparameterised sample for each example."""
         return self.mean + (0.5 * self.log_variance).exp() * torch.randn_like(self.mean)
 
+    def divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
+        """KL[q(z|x) || N(mean, exp(log_variance))] in nats, ``[B]``."""
+        spread = (self.log_variance - log_variance).exp() + (self.mean - mean).square() * (-log_variance).exp()
+        return 0.5 * (log_variance - self.log_variance + spread - 1).sum(1)
+
 
 class LatentPrior(nn.Module):
     r"""p(z) = sum_k pi_k N(mu_k, sigma_k^2): one component for each pair of a condition and an expert of the mean layer.
@@ -84,9 +89,7 @@ class LatentPrior(nn.Module):
 
     def divergence(self, latent: Latent, component: Tensor) -> Tensor:
         """KL[q(z|x) || p(z|k)] in nats, ``[B]``."""
-        mean, log_variance = self.mean[component], self.log_variance[component]
-        spread = (latent.log_variance - log_variance).exp() + (latent.mean - mean).square() * (-log_variance).exp()
-        return 0.5 * (log_variance - latent.log_variance + spread - 1).sum(1)
+        return latent.divergence(self.mean[component], self.log_variance[component])
 
     @torch.no_grad()
     def record(self, component: Tensor, new: int) -> None:

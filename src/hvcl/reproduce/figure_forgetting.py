@@ -16,8 +16,8 @@ from hvcl.reproduce.settings import supervised
 
 METHODS = (
     *("naive", "joint", "hvcl-paper", "hvcl", "hvcl-growing", "hvcl-replay", "exact", "ewc", "si", "mas", "lwf", "vcl", "ucl"),
-    *("ucb", "ncl", "tlr", "hibnn", "den", "sam", "er", "derpp", "agem", "gem", "hal", "bcl", "ccl-fp", "cldr"),
-    *("dgr", "dgr-distill", "rtf"),
+    *("ucb", "ncl", "tlr", "hibnn", "den", "pathnet", "sam", "er", "derpp", "agem", "gem", "hal", "bcl", "ccl-fp"),
+    *("cldr", "merlin", "cn-dpm", "dgr", "dgr-distill", "rtf"),
 )
 
 _KINDS = {

@@ -89,7 +89,7 @@ CIFAR: tuple[PaperRow, ...] = (
     _row(_SINGLE, "Target layer regularis.", "tlr", _CIFAR, (74.89, 0.61, "domain"), None),
     _row(_SINGLE, "Memory-aware synapses", "mas", _CIFAR, (73.50, 1.54, "domain"), None),
     _row(_MULTI, "GEM", "gem", _CIFAR, (79.10, 1.60, "task"), (40.60, 1.90, "task")),
-    _row(_MULTI, "Meta-consolidation", None, _CIFAR, (82.90, 1.20, "task"), (43.50, 0.60, "task")),
+    _row(_MULTI, "Meta-consolidation", "merlin", _CIFAR, (82.90, 1.20, "task"), (43.50, 0.60, "task")),
     _row(_MULTI, "Contrastive CL", "ccl-fp", _CIFAR, (86.33, 1.47, "task"), (65.19, 0.65, "task")),
     _row(_MULTI, "Hindsight anchors", "hal", _CIFAR, (75.19, 2.57, "task"), (47.88, 2.76, "task")),
     _row(_MULTI, "Synaptic intelligence", "si", _CIFAR, (63.31, 3.79, "task"), (36.33, 4.23, "task")),

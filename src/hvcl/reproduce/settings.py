@@ -29,6 +29,9 @@ _COST = {
     "hibnn": 8.0,
     "sam": 4.0,
     "den": 2.0,
+    "cn-dpm": 15.0,
+    "merlin": 20.0,
+    "pathnet": 6.0,
 }
 
 
