@@ -395,7 +395,7 @@ def test_bad_settings_are_named(name, settings, words):
 
 def test_dropout_that_replay_through_feedback_does_not_have_is_refused():
     """It was taken and did nothing."""
-    with pytest.raises(InputError, match="rtf has no dropout"):
+    with pytest.raises(InputError, match="feedback has no dropout"):
         create("rtf", problem(), dropout=0.5, **SMALL)
 
 

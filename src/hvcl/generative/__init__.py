@@ -1,5 +1,6 @@
 """Generative continual learning: a VAE of MoVE layers, trained and sampled without stored data."""
 
+from hvcl.generative.gates import ContextGates
 from hvcl.generative.generator import Generator, sample_from
 from hvcl.generative.latent import Latent, LatentPrior
 from hvcl.generative.layers import Layers, move_layers
@@ -9,6 +10,7 @@ from hvcl.generative.vae import Elbo, Generated, MoVEVAE
 
 __all__ = [
     "Bernoulli",
+    "ContextGates",
     "DiscretisedLogistic",
     "Elbo",
     "Gaussian",
