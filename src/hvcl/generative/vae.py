@@ -88,7 +88,7 @@ class MoVEVAE(nn.Module):
         self.encoder = nn.Sequential(encoder)
         self.mean = layers.mean(width, latent)
         self.log_variance = layers.log_variance(width, latent)
-        self.decoder = _decoder(self.input_shape, layers, latent, hidden, channels, sizes)
+        self.decoder = mirrored(self.input_shape, layers, latent, hidden, channels, sizes)
         self.likelihood = make_likelihood(likelihood, self.input_shape)
         if channels and not any(isinstance(part, MoVELayer) for part in self.modules()):
             for part in (*self.encoder, self.mean, *self.decoder):
@@ -193,7 +193,7 @@ class MoVEVAE(nn.Module):
             self.train(training)
 
 
-def _decoder(
+def mirrored(
     input_shape: tuple[int, ...],
     layers: Layers,
     latent: int,
