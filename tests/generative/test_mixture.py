@@ -29,6 +29,7 @@ def test_the_evidence_of_a_component_and_the_bound_against_computations_by_hand(
     x = torch.randn(6, 3)
     features = vae.features(x)
     each = []
+    heads = vae.heads.weight.view(4, 2, 2, -1), vae.heads.bias.view(4, 2, 2)
     for component in range(4):
         mean = features @ heads[0][component, 0].T + heads[1][component, 0]
         outputs = vae.decoder.head(F.leaky_relu(vae.decoder.dense0(mean)))

@@ -157,16 +157,43 @@ def test_poorly_explained_examples_make_a_component_from_that_they_are_assigned_
     assert posterior[1] > posterior[0]
 
 
-def test_a_stream_of_groups_is_found_without_labels_or_boundaries_and_kept():
-    learner = create("curl", Problem((4,), 4), seed=1, **FOUND, snapshot="dynamic")
-    for number in range(3):
-        for step in range(120):
-            learner.observe(*cluster(number, seed=step))
-    assert 3 <= int(learner.network.used.sum()) <= 4
-    x, y = mixed([0, 1, 2], 999)
-    assert (learner.predict(x).argmax(1) == y).float().mean() > 0.9
-    learner.names[:, :] = learner.names[:, [1, 0, 2, 3]]
-    assert (learner.predict(x).argmax(1) == torch.tensor([1, 0, 2])[y]).float().mean() > 0.9, "names are all that labels give"
+def test_components_that_are_found_are_named_by_the_labels_of_the_stream_and_predict_by_their_names():
+    """q(y|x) is set by hand: the component of a group is its number. Labels are the group's number, the other way round."""
+    learner = create("curl", problem(), seed=1, **(FOUND | {"hidden": (), "learning_rate": 1e-9, "threshold": -1e9}))
+    x, group = mixed([0, 1, 2])
+    assert torch.allclose(learner.predict(x), torch.full((24, 4), 0.25)), "nothing has a name yet"
+    with torch.no_grad():
+        for component in range(1, 4):
+            learner.network.use(component)
+        learner.network.classify.weight.copy_(CENTRES)
+        learner.network.classify.bias.zero_()
+    learner.observe(x, 3 - group)
+    assert learner.names[:3].argmax(1).tolist() == [3, 2, 1]
+    torch.testing.assert_close(learner.names.sum(1).float(), torch.tensor([8.0, 8, 8, 0]), atol=0.01, rtol=0)
+    fresh, group = mixed([2, 0], 5)
+    assert torch.equal(learner.predict(fresh).argmax(1), 3 - group)
+    assert learner.predict(fresh).max(1).values.min() > 0.99
+    torch.testing.assert_close(learner.network.prior.examples, learner.names.sum(1), atol=1e-4, rtol=0)
+
+
+def test_the_mixture_grows_with_new_groups_and_a_snapshot_keeps_old_ones_explained():
+    """Three groups one after another, without labels' help or boundaries. Bounds in nats, after all of them."""
+    bounds = {}
+    for name, settings in (("replay", {"snapshot": "dynamic"}), ("none", {"period": 10**6})):
+        learner = create("curl", Problem((4,), 4), seed=1, **FOUND, **settings)
+        grown = []
+        for number in range(3):
+            for step in range(100):
+                learner.observe(*cluster(number, seed=step))
+            grown.append(int(learner.network.used.sum()))
+        assert grown[0] == 1
+        assert grown[0] < grown[1] <= grown[2]
+        x, _ = cluster(0, 100, 999)
+        torch.manual_seed(0)
+        features = learner.network.features(x)
+        bounds[name] = learner.network.bound(features, x, learner.network.log_posterior(features)).mean().item()
+    assert bounds["replay"] > -8
+    assert bounds["none"] < bounds["replay"] - 10
 
 
 def test_labels_teach_an_unsupervised_network_nothing():
@@ -189,9 +216,8 @@ def test_a_component_means_the_label_that_most_of_its_examples_have_within_the_h
     learner.names.zero_()
     learner.name(q, torch.tensor([2]))
     torch.testing.assert_close(learner.names[:, 2], q[0].double())
-    learner.name(torch.tensor([[1.0, 0, 0, 0]]).expand(5000, 4), torch.zeros(5000, dtype=torch.long))
-    assert learner.names[0, 2] < 0.01, "what a component was long ago is forgotten"
-    assert learner.names[1, 2] == pytest.approx(0.25), "unless nothing has come to it since"
+    learner.name(torch.tensor([[1.0, 0, 0, 0]]).expand(3, 4), torch.tensor([0, 0, 2]))
+    assert learner.names[0].tolist() == pytest.approx([2.0, 0.0, 1.5, 0.0])
 
 
 def test_an_unsupervised_learner_goes_on_from_its_state_across_an_expansion():

@@ -18,8 +18,9 @@ is taken into use when it first occurs. The prediction is q(y|x) among the label
 `threshold` are put into a buffer. When it is full, a component is added: a copy of the one to which q(y|x) assigns most of the
 buffer (head, Gaussian, row of the softmax). Only what belongs to components then learns, ten steps on E_new(x) + log q(new|x) for
 the buffer, which is emptied. Labels teach the network nothing. They name components: a component means the label that most of
-its latest thousand examples had (weighted by q(k|x); in Task-IL, among the head's), and the probability of a label is that of the
-components that mean it. This is the paper's cluster accuracy, but for names that are given by training examples, not test ones.
+the stream's examples had that it was given (q(k|x) of each, when it was learned; in Task-IL, among the head's), and a label is
+as probable as the components that mean it. This is the paper's cluster accuracy, but for names that are given by training examples,
+not test ones.
 
 *Mixture generative replay.* A snapshot of the network generates, k in the proportions of sum_x q(k|x) over the stream so far, z
 from p(z|k), and x, and as many of these are learned in every step as the batch has, with the same bound and the same weight;
@@ -60,9 +61,6 @@ EXPANSION_STEPS = 10
 
 PERIOD = 500
 """Steps between snapshots where no boundaries are told and no period is set."""
-
-LATEST = 1000
-"""Length in examples of the running average that names a component."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ class CURL(GradientLearner):
         self.snapshot: MixtureVAE | None = None
         """The network that generates."""
         self.names = torch.zeros(self.network.components, problem.outputs, dtype=torch.float64, device=self.device)
-        """Unsupervised: how many of its latest examples each component shares with each label."""
+        """Unsupervised: how many examples of each label each component was given."""
         self.poor = torch.zeros(0, *problem.input_shape, device=self.device)
         """Unsupervised: the poorly explained examples since the last expansion."""
         self.steps = 0
@@ -225,8 +223,7 @@ class CURL(GradientLearner):
     # -- growing ---------------------------------------------------------------------------------------------------------------
 
     def name(self, q: Tensor, y: Tensor) -> None:
-        """Remember which labels the examples of each component have."""
-        self.names *= ((1 - 1 / LATEST) ** q.sum(0)).unsqueeze(1)
+        """Count which labels the examples of each component have."""
         self.names += q.T.to(self.names) @ F.one_hot(y, self.problem.outputs).to(self.names)
 
     def collect(self, x: Tensor) -> None:
