@@ -19,8 +19,8 @@ is taken into use when it first occurs. The prediction is q(y|x) among the label
 buffer (head, Gaussian, row of the softmax). Only what belongs to components then learns, ten steps on E_new(x) + log q(new|x) for
 the buffer, which is emptied. Labels teach the network nothing. They name components: a component means the label that most of
 the stream's examples had that it was given (q(k|x) of each, when it was learned; in Task-IL, among the head's), and a label is
-as probable as the components that mean it. This is the paper's cluster accuracy, but for names that are given by training examples,
-not test ones.
+as probable as the components that mean it. This is the paper's cluster accuracy, but for names that are given by training
+examples, not test ones.
 
 *Mixture generative replay.* A snapshot of the network generates, k in the proportions of sum_x q(k|x) over the stream so far, z
 from p(z|k), and x, and as many of these are learned in every step as the batch has, with the same bound and the same weight;
