@@ -91,7 +91,9 @@ def trials(found):
         ]
         for record in same:
             changed = {name: value for name, value in record["settings"].items() if base.get(name) != value}
-            changed |= {name: "default" for name in base if name not in record["settings"]}
+            asked = dict(pair.split("=") for pair in record.get("asked", ()))  # chosen by hand, with its own stream
+            changed = {name: value for name, value in asked.items() if name not in record["settings"]} | changed
+            changed |= {name: "default" for name in base if name not in record["settings"] and not asked}
             most = max(record["information"].values(), default=0.0)
             shown = [f"{100 * record[name]:.2f}" for name in ("accuracy", "learning_accuracy", "forgetting")]
             words = "as above" if record is same[0] else _settings(changed)

@@ -59,8 +59,6 @@ SPACE: dict[str, list[Settings]] = {
         FRONT | FAR,
         FRONT | {"filters": 1000},
         FRONT | ROTATED,
-        FRONT | ROTATED | {"directions": 500},
-        FRONT | ROTATED | {"learning_rate": 3e-4},
         FRONT | ROTATED | {"filters": 1000},
         FRONT | ROTATED | {"filters": 1000, "dropout": 0.3},
         FRONT | GAUSSIANS,
@@ -73,9 +71,6 @@ SPACE: dict[str, list[Settings]] = {
     ],
     "split-cifar100": [
         FRONT | {"filters": 1000},
-        FRONT | {"filters": 1000, "learning_rate": 1e-3},
-        FRONT,
-        FRONT | {"filters": 1000, "dropout": 0.3},
         FRONT | ROTATED | {"filters": 1000},
         FRONT | ROTATED | {"filters": 1000, "dropout": 0.3},
     ],

@@ -95,6 +95,9 @@ AROUND: dict[str, list[Settings]] = {
         {"retention": 1e3, "layer_norm": True},
         {"retention": 1e3, "learning_rate": 3e-4, "sigma_rate": 30.0},
         {"retention": 1e3, "learning_rate": 3e-4, "sigma_rate": 30.0, "initial_sigma": 0.3},
+        {"retention": 3e2, "learning_rate": 3e-4, "sigma_rate": 30.0},
+        {"retention": 3e2, "learning_rate": 3e-4, "sigma_rate": 100.0},
+        {"retention": 3e2, "learning_rate": 1e-4, "sigma_rate": 100.0},
     ],
     "split-cifar100": [
         {"learning_rate": 3e-4},

@@ -201,6 +201,8 @@ def test_the_overview_has_a_row_a_method_and_a_column_a_setting():
         "| exact | boundaries | none |  | 99.00 |",
     ]
     assert "| er | task-free | none | 60.00 ± 14.14 |" in overview(cells, "task-free")
+    pieces = made_up(method="exact", benchmark="split-digits", scenario="class", memory="pieces", results=[RESULT])
+    assert "| exact | boundaries | pieces (split-digits); none (split-mnist) | 50.00 | 99.00 |" in overview([*cells, pieces])
 
 
 def test_a_methods_table_names_every_setting():

@@ -66,15 +66,16 @@ def overview(cells: Sequence[Cell], supervision: str | None = None, budget: str 
     """One Markdown table: a row a method, a column for each benchmark and scenario, mean and deviation over seeds.
 
     The lower and upper bound stand first; the others follow by their mean rank in the columns that they have, best last. A method
-    that was trained with boundaries and without them (task-free) has two rows; `supervision` asks for the one or the other.
+    that was trained with boundaries and without them (task-free) has two rows; `supervision` asks for the one or the other. Where
+    its memory differs between benchmarks, each is named with those that it is of.
     """
     shown = [cell for cell in cells if supervision in (None, cell.supervision) and cell.budget in (None, budget)]
     columns = sorted({(cell.benchmark, _SCENARIOS.index(cell.scenario)) for cell in shown}, key=_column_order)
-    rows: dict[tuple[str, str, str], dict[tuple[str, int], Cell]] = {}
+    rows: dict[tuple[str, str], dict[tuple[str, int], Cell]] = {}
     for cell in shown:
-        rows.setdefault((cell.method, cell.supervision, cell.memory), {})[cell.benchmark, _SCENARIOS.index(cell.scenario)] = cell
+        rows.setdefault((cell.method, cell.supervision), {})[cell.benchmark, _SCENARIOS.index(cell.scenario)] = cell
 
-    def place(row: tuple[str, str, str]) -> tuple[int, float]:
+    def place(row: tuple[str, str]) -> tuple[int, float]:
         bounds = ("naive", "joint")
         ranks = []
         for column, cell in rows[row].items():
@@ -90,9 +91,18 @@ def overview(cells: Sequence[Cell], supervision: str | None = None, budget: str 
     seeds = [sorted({len(found[column].seeds) for found in rows.values() if column in found}) for column in columns]
     for row in sorted(rows, key=place):
         values = [_accuracy(rows[row][column]) if column in rows[row] else "" for column in columns]
-        lines.append(f"| {' | '.join([*row, *values])} |")
+        lines.append(f"| {' | '.join([*row, _memory(rows[row]), *values])} |")
     counts = [" or ".join(map(str, numbers)) for numbers in seeds]
     return "\n".join([*lines, f"| *seeds* |  |  | {' | '.join(counts)} |"])
+
+
+def _memory(found: dict[tuple[str, int], Cell]) -> str:
+    """What a row stores of past data: one memory, or each with the benchmarks that it is of."""
+    benchmarks: dict[str, list[str]] = {}
+    for column in sorted(found, key=_column_order):
+        names = benchmarks.setdefault(found[column].memory, [])
+        names += [] if column[0] in names else [column[0]]
+    return "; ".join(memory if len(benchmarks) == 1 else f"{memory} ({', '.join(of)})" for memory, of in benchmarks.items())
 
 
 def method_table(cells: Sequence[Cell]) -> str:
