@@ -176,7 +176,7 @@ class CURL(GradientLearner):
             self.shares = log_q[: len(x)].detach().exp()
         self.bound = bound[: len(x)].detach()
         loss = -torch.stack([part.mean() for part in bound.split(len(x))]).mean()
-        return {"loss": loss, "bound": self.bound.mean()}
+        return {"loss": loss, "elbo": self.bound.mean()}
 
     def allowed(self, count: int, task: Tensor | None) -> Tensor:
         """Supervised: the labels that each example may have ``[count, outputs]``, those seen, and in Task-IL of its head.
