@@ -59,7 +59,7 @@ from hvcl.learners.registry import register
 EXPANSION_STEPS = 10
 """Steps on a full buffer."""
 
-PERIOD = 500
+PERIOD = 100
 """Steps between snapshots where no boundaries are told and no period is set."""
 
 
@@ -76,7 +76,7 @@ class CURLConfig(GradientConfig):
     snapshot: Literal["fixed", "dynamic"] = "fixed"
     """When the network that generates is copied: after a number of steps, or when the mixture grows."""
     period: int = 0
-    """Steps between fixed snapshots; 0: at the boundaries, and on a task-free stream every 500."""
+    """Steps between fixed snapshots; 0: at the boundaries, and on a task-free stream every 100."""
     components: int = 30
     """Unsupervised: how many there is room for."""
     threshold: float = -200.0
