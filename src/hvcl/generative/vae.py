@@ -152,15 +152,17 @@ class MoVEVAE(nn.Module):
         """The same for inputs that are encoded already.
 
         Conditions that are known with probabilities only, ``[B, conditions]``, mix their components: KL[q(z|x) || p(z)] is then
-        estimated at the draw of z, log q(z|x) - log p(z), and the component given is the most probable condition's.
+        estimated at the draw of z, log q(z|x) - log p(z), unless one is certain; the component is that of the most probable one.
         """
         z = latent.draw()
         reconstruction = self.likelihood.log_prob(self.decode(z, condition), x)
         if condition is None or not condition.is_floating_point():
             component = self.prior.component(condition, latent.expert)
             return Elbo(reconstruction, self.prior.divergence(latent, component), component)
-        divergence = latent.log_density(z) - self.prior.log_density(z, condition)
-        return Elbo(reconstruction, divergence, self.prior.component(condition.argmax(1), latent.expert))
+        component = self.prior.component(condition.argmax(1), latent.expert)
+        estimated = latent.log_density(z) - self.prior.log_density(z, condition)
+        divergence = torch.where(condition.amax(1) == 1, self.prior.divergence(latent, component), estimated)
+        return Elbo(reconstruction, divergence, component)
 
     @torch.no_grad()
     def sample(self, count: int, *, condition: Conditions = None, expert: int | None = None) -> Generated:

@@ -19,7 +19,7 @@ h = F(x). F is frozen: what is replayed need not go through it.
     L = cross-entropy(y, W e(h)) + 1/D ( - E_q[log p(h|z, w)] + KL[q(z|h) || p(z)] ) ,      D the numbers of h, e the encoder,
 
 for the current batch with weight 1/t and for the replayed batch with weight 1 - 1/t. The KL from a mixture is estimated at the
-draw of z, as the authors do it.
+draw of z.
 
 F: the authors have it pretrained on CIFAR-10, as a part of a classifier, when the stream is of CIFAR-100. Here
 `pretraining="cifar10"` does so, with data that other methods do not see, which stands in the memory column of every result.
@@ -31,7 +31,8 @@ Class-IL and Task-IL that is the label itself. A soft target of a replayed examp
 those of others where its task has not got them.
 
 Deviates from the paper: leaky ReLU instead of ReLU and no batch normalisation; classes are replayed in the proportions in which
-they came, not equally often; the variance of generated features is learned, not 1; the pretraining has no augmentation.
+they came, not equally often; the variance of generated features is learned, not 1; the KL is exact where the class is known,
+which the authors estimate as well; the pretraining has no augmentation.
 Boundaries are known or found, as in `dgr`.
 """
 
@@ -78,10 +79,6 @@ class BIRConfig(RtFConfig):
             raise InputError(f"gated must lie in [0, 1), got {self.gated}")
         if self.gated and not self.conditional:
             raise InputError("gates belong to classes, which the generator does not know: set gated=0 with conditional=False")
-        if self.channels and self.likelihood != "gaussian":
-            raise InputError(
-                f"behind convolutions features are replayed, not pixels: set likelihood='gaussian', got {self.likelihood!r}"
-            )
         if self.pretraining is not None and not self.channels:
             raise InputError("what is pretrained are the convolutions: give channels, such as 8,16,32,64,128")
 
@@ -93,6 +90,10 @@ class BIR(RtF):
     config: BIRConfig
 
     def __init__(self, problem: Problem, config: BIRConfig, seed: int) -> None:
+        if config.channels and config.likelihood != "gaussian":
+            raise InputError(
+                f"behind convolutions features are replayed, not pixels: set likelihood='gaussian', got {config.likelihood!r}"
+            )
         super().__init__(problem, config, seed)
         self.fixed = False
         """Whether the convolutions are frozen."""
