@@ -15,7 +15,7 @@ from tools.marks import ROOT, fill
 
 PAGE = ROOT / "docs" / "generative" / "README.md"
 SPEED = ROOT / "docs" / "speed" / "replay.json"
-METHODS = ("dgr", "dgr-distill", "rtf", "hvcl-replay")
+METHODS = ("dgr", "dgr-distill", "rtf", "bir", "curl", "hvcl-replay")
 TARGETS = {
     ("split-mnist", "dgr"): "95.5",
     ("split-mnist", "dgr-distill"): "96.5",

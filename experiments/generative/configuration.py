@@ -13,7 +13,7 @@ TOPIC = Topic(
     folder=Path(__file__).parent,
     protocol=Supervised(stream={"validation": 0.1}, all_settings=True),
     benchmarks=("split-digits", "split-mnist", "permuted-mnist", "split-cifar10", "split-cifar100"),
-    methods=("dgr", "dgr-distill", "rtf", "hvcl-replay", "hvcl"),
+    methods=("dgr", "dgr-distill", "rtf", "bir", "curl", "hvcl-replay", "hvcl"),
     # half of a trial's standard error: what is better by less is not better
     margin=0.001,
 )

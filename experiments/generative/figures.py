@@ -23,7 +23,7 @@ from hvcl.runs import RunConfig, RunFolder
 from hvcl.runs.seed import run_seed
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
-METHODS = ("dgr", "dgr-distill", "rtf", "hvcl-replay")
+METHODS = ("dgr", "dgr-distill", "rtf", "bir", "curl", "hvcl-replay")
 PAPER = {
     # the appendix: one VAE of one expert a layer, 10,000 samples made once, its betas and diversity; the classifier's step size
     "separate": False,

@@ -33,6 +33,9 @@ class Known(Learner):
     def features(self, x):
         return x.flatten(1)[:, :1]
 
+    def judge(self, x, task):
+        return self.predict(x, task), self.features(x)
+
     def infer(self, x, task):
         first = (x.flatten(1)[:, 0] > 0.5).float()
         return torch.stack([first, 1 - first], 1)

@@ -80,3 +80,28 @@ def test_a_conditional_prior_wants_conditions():
             LatentPrior(2, conditions=2).component(bad, torch.zeros(3, dtype=torch.long))
     with pytest.raises(InputError, match="positive"):
         LatentPrior(0)
+
+
+def test_the_density_of_a_mixture_is_that_of_torch():
+    prior = LatentPrior(3, conditions=2)
+    with torch.no_grad():
+        prior.mean.normal_()
+        prior.log_variance.normal_()
+    q, weights = latent(), torch.tensor([[0.3, 0.7], [0.99, 0.01], [0.2, 0.8], [0.5, 0.5], [0.9, 0.1]])
+    z = q.draw()
+    mixture = torch.distributions.MixtureSameFamily(
+        torch.distributions.Categorical(weights),
+        torch.distributions.Independent(torch.distributions.Normal(prior.mean, (0.5 * prior.log_variance).exp()), 1),
+    )
+    torch.testing.assert_close(prior.log_density(z, weights), mixture.log_prob(z))
+    own = torch.distributions.Normal(q.mean, (0.5 * q.log_variance).exp()).log_prob(z).sum(1)
+    torch.testing.assert_close(q.log_density(z), own)
+    alone = torch.distributions.Normal(prior.mean[1], (0.5 * prior.log_variance[1]).exp()).log_prob(z).sum(1)
+    torch.testing.assert_close(prior.log_density(z, torch.tensor([[0.0, 1.0]]).expand(5, 2)), alone)
+
+
+def test_a_condition_with_no_probability_teaches_nothing_and_spoils_nothing():
+    prior = LatentPrior(3, conditions=2)
+    prior.log_density(torch.randn(4, 3), torch.tensor([[1.0, 0.0]]).expand(4, 2)).sum().backward()
+    assert prior.mean.grad.isfinite().all()
+    assert (prior.mean.grad[1] == 0).all()

@@ -262,3 +262,21 @@ def test_deep_networks_of_pictures_hear_their_input_from_the_start(layers):
         out = vae.decoder(torch.randn(64, 16))
     assert 1 / 30 < float(mean.std(0).mean()) < 30
     assert 1 / 30 < float(out.std(0).mean()) < 30
+
+
+def test_a_condition_that_is_certain_has_the_exact_divergence_and_an_uncertain_one_its_estimate():
+    """The mean of many estimates at a mixture of two equal components is the divergence from either."""
+    torch.manual_seed(0)
+    vae = MoVEVAE((2,), latent=2, hidden=(3,), likelihood="gaussian", conditions=2)
+    x = torch.randn(1, 2).repeat(4000, 1)
+    number = torch.zeros(4000, dtype=torch.long)
+    certain = torch.tensor([1.0, 0.0]).expand(4000, 2)
+    exact = vae.elbo(x, number)
+    found = vae.elbo(x, certain)
+    torch.testing.assert_close(found.divergence, exact.divergence)
+    assert torch.equal(found.component, number)
+    with torch.no_grad():
+        vae.prior.mean[1] = vae.prior.mean[0]
+    mixed = vae.elbo(x, torch.tensor([0.6, 0.4]).expand(4000, 2))
+    assert mixed.divergence.std() > 0.1
+    assert mixed.divergence.mean().item() == pytest.approx(exact.divergence[0].item(), abs=0.1)

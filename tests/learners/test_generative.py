@@ -17,7 +17,7 @@ from hvcl.learners.methods import hvcl_replay
 from hvcl.learners.methods.exact import ExactConfig
 from hvcl.optim import VariationalAdam
 
-METHODS = ["dgr", "dgr-distill", "rtf", "hvcl-replay"]
+METHODS = ["dgr", "dgr-distill", "rtf", "bir", "hvcl-replay"]
 SMALL = {"hidden": (16,), "learning_rate": 0.02, "latent": 4, "likelihood": "gaussian"}
 
 
@@ -55,7 +55,9 @@ def test_a_boundary_before_any_example_leaves_nothing_to_replay(name):
     assert math.isfinite(learner.observe(*batch())["loss"])
 
 
-@pytest.mark.parametrize(("name", "share"), [("dgr", 1 / 3), ("dgr-distill", 1 / 3), ("rtf", 1 / 3), ("hvcl-replay", 0.5)])
+@pytest.mark.parametrize(
+    ("name", "share"), [("dgr", 1 / 3), ("dgr-distill", 1 / 3), ("rtf", 1 / 3), ("bir", 1 / 3), ("hvcl-replay", 0.5)]
+)
 def test_weight_of_the_current_batch_in_the_third_task(name, share):
     learner = after_a_task(name)
     learner.end_task()
@@ -109,7 +111,7 @@ def test_weights_of_the_generator_sum_to_one_and_share_alike():
     assert len(weights[4:].unique()) == 1
 
 
-@pytest.mark.parametrize("name", ["dgr", "dgr-distill", "rtf"])
+@pytest.mark.parametrize("name", ["dgr", "dgr-distill", "rtf", "bir"])
 def test_the_teacher_does_not_learn_on(name):
     learner = after_a_task(name)
     x = torch.randn(6, 3)
@@ -347,7 +349,7 @@ def test_separate_generators_are_kept_and_share_the_replay():
 def test_replay_keeps_a_task_that_naive_training_loses(name, forgotten):
     assert forgotten("naive") > 0.3
     settings = {"latent": 4, "likelihood": "gaussian", "conditional": True}
-    extra = {} if name == "rtf" else {"vae_learning_rate": 0.05}
+    extra = {} if name in ("rtf", "bir") else {"vae_learning_rate": 0.05}
     assert forgotten(name, **settings, **extra) < 0.15
 
 
@@ -395,7 +397,7 @@ def test_bad_settings_are_named(name, settings, words):
 
 def test_dropout_that_replay_through_feedback_does_not_have_is_refused():
     """It was taken and did nothing."""
-    with pytest.raises(InputError, match="rtf has no dropout"):
+    with pytest.raises(InputError, match="feedback has no dropout"):
         create("rtf", problem(), dropout=0.5, **SMALL)
 
 
@@ -417,7 +419,13 @@ def test_a_told_state_is_not_taken_for_a_task_free_one():
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("dgr", {}), ("rtf", {}), ("hvcl-replay", {"latent_experts": 2}), ("hvcl-replay", {"latent_experts": 2, "separate": True})],
+    [
+        ("dgr", {}),
+        ("rtf", {}),
+        ("bir", {}),
+        ("hvcl-replay", {"latent_experts": 2}),
+        ("hvcl-replay", {"latent_experts": 2, "separate": True}),
+    ],
 )
 def test_generation_by_label_and_by_expert_whatever_number_of_vaes_there_is(name, settings):
     """Label 0 occurs in both tasks, label 1 in the second only."""
@@ -442,8 +450,9 @@ def test_generation_by_label_and_by_expert_whatever_number_of_vaes_there_is(name
         learner.generate(1, seed=0, label=2)
     with pytest.raises(InputError, match="expert must lie between"):
         learner.generate(1, seed=0, expert=2)
+    plain = {"conditional": False, "gated": 0.0} if name == "bir" else {}
     with pytest.raises(InputError, match="conditional=True"):
-        after_a_task(name, **settings).generate(1, seed=0, label=0)
+        after_a_task(name, **settings, **plain).generate(1, seed=0, label=0)
 
 
 def test_both_optimisers_are_the_one_that_was_asked_for():

@@ -47,8 +47,8 @@ class Generates(Protocol):
         """The classifier's last hidden layer ``[B, units]``."""
         ...
 
-    def predict(self, x: Tensor, task: Tensor | None = None) -> Tensor:
-        """Class probabilities ``[B, outputs]``."""
+    def judge(self, x: Tensor, task: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Class probabilities ``[B, outputs]`` and last hidden layer ``[B, units]`` of generated examples."""
         ...
 
 
@@ -66,7 +66,7 @@ class Generation:
     experts: list[float]
     """Fraction of the generated examples that came from each expert of the latent mean."""
     pictures: dict[str, bytes] = field(default_factory=dict)
-    """PNG files by name, each a row: originals, reconstructions, samples. Empty where inputs are no pictures."""
+    """PNG files by name, each a row: originals, reconstructions, samples. Empty where no pictures are generated."""
 
     def to_json(self) -> dict[str, Any]:
         """The numbers, as plain JSON values."""
@@ -83,17 +83,19 @@ def evaluate_generation(learner: Generates, tests: Sequence[TestSet], seen: int)
         )
     task = None if task is None else task.cpu()
     real = _spread(tests[:seen], SAMPLES)
-    score = inception_score(learner.predict(generated.x.cpu(), task), task)
+    answers, features = learner.judge(generated.x.cpu(), task)
+    score = inception_score(answers, task)
     counts = torch.bincount(generated.expert.cpu(), minlength=learner.latent_experts)
     pictures = {}
-    if are_pictures(learner.problem.input_shape):
+    shape = learner.problem.input_shape
+    if are_pictures(shape) and generated.x.shape[1:] == shape:  # what is generated may be features
         originals = _spread(tests[:seen], SHOWN)
         rows = {"originals": originals, "reconstructions": learner.reconstruct(originals), "samples": generated.x[:SHOWN]}
         pictures = {name: png(strip(row.cpu())) for name, row in rows.items()}
     return Generation(
         inception_score=score.score,
         inception_bound=score.bound,
-        frechet_distance=_distance(learner.features(generated.x), learner.features(real)),
+        frechet_distance=_distance(features, learner.features(real)),
         experts=(counts.double() / counts.sum()).tolist(),
         pictures=pictures,
     )

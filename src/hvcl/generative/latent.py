@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -30,8 +31,23 @@ class Latent(NamedTuple):
 
     def divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
         """KL[q(z|x) || N(mean, exp(log_variance))] in nats, ``[B]``."""
-        spread = (self.log_variance - log_variance).exp() + (self.mean - mean).square() * (-log_variance).exp()
-        return 0.5 * (log_variance - self.log_variance + spread - 1).sum(1)
+        return gaussian_divergence(self.mean, self.log_variance, mean, log_variance)
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """log q(z|x) of one z for each example, ``[B]``."""
+        return gaussian_log_density(z, self.mean, self.log_variance)
+
+
+def gaussian_log_density(z: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
+    """log N(z; mean, exp(log_variance)), summed over the last dimension."""
+    distance = (z - mean).square() * (-log_variance).exp()
+    return -0.5 * (distance + log_variance + math.log(2 * math.pi)).sum(-1)
+
+
+def gaussian_divergence(mean: Tensor, log_variance: Tensor, prior_mean: Tensor, prior_log_variance: Tensor) -> Tensor:
+    """KL[N(mean, exp(log_variance)) || N(prior_mean, exp(prior_log_variance))] in nats, summed over the last dimension."""
+    spread = (log_variance - prior_log_variance).exp() + (mean - prior_mean).square() * (-prior_log_variance).exp()
+    return 0.5 * (prior_log_variance - log_variance + spread - 1).sum(-1)
 
 
 class LatentPrior(nn.Module):
@@ -90,6 +106,20 @@ class LatentPrior(nn.Module):
     def divergence(self, latent: Latent, component: Tensor) -> Tensor:
         """KL[q(z|x) || p(z|k)] in nats, ``[B]``."""
         return latent.divergence(self.mean[component], self.log_variance[component])
+
+    def log_densities(self, z: Tensor) -> Tensor:
+        """log N(z; mu_k, sigma_k^2) of every component, ``[B, components]``."""
+        return gaussian_log_density(z.unsqueeze(1), self.mean, self.log_variance)
+
+    def log_density(self, z: Tensor, weights: Tensor) -> Tensor:
+        r"""log sum_c w_c p(z|c) ``[B]``, if conditions c are known with probabilities w ``[B, conditions]`` only."""
+        each = (weights.unsqueeze(2) * self.usage.to(z)).flatten(1)
+        return (each.log() + self.log_densities(z)).logsumexp(1)
+
+    def most_probable(self, z: Tensor) -> Tensor:
+        """The condition that each z ``[B, D]`` most probably belongs to, in the proportions of what was learned."""
+        weights = self.mass().to(z).flatten().log() + self.log_densities(z)
+        return weights.view(len(z), self.conditions, self.experts).logsumexp(2).argmax(1)
 
     @torch.no_grad()
     def record(self, component: Tensor, new: int) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
+from hvcl.generative.gates import ContextGates
 from hvcl.generative.latent import Conditions, Latent, LatentPrior
 from hvcl.generative.layers import Layers
 from hvcl.generative.likelihoods import LikelihoodName, make_likelihood
@@ -63,6 +64,8 @@ class MoVEVAE(nn.Module):
         channels: channels of the encoder's convolutions, each of which halves the picture.
         likelihood: "bce", "logistic" (discretised, for photographs) or "gaussian" (for inputs that are not pixels).
         conditions: the number of classes that generation can be conditioned on; 1 for none.
+        gated: share of the units of each dense layer of the decoder that every context turns off (`ContextGates`).
+        context: so many conditions, which follow one another, are one context.
     """
 
     def __init__(
@@ -75,6 +78,8 @@ class MoVEVAE(nn.Module):
         channels: tuple[int, ...] = (),
         likelihood: LikelihoodName = "bce",
         conditions: int = 1,
+        gated: float = 0.0,
+        context: int = 1,
     ) -> None:
         super().__init__()
         layers = layers or Layers()
@@ -83,13 +88,14 @@ class MoVEVAE(nn.Module):
         self.encoder = nn.Sequential(encoder)
         self.mean = layers.mean(width, latent)
         self.log_variance = layers.log_variance(width, latent)
-        self.decoder = _decoder(self.input_shape, layers, latent, hidden, channels, sizes)
+        self.decoder = mirrored(self.input_shape, layers, latent, hidden, channels, sizes)
         self.likelihood = make_likelihood(likelihood, self.input_shape)
         if channels and not any(isinstance(part, MoVELayer) for part in self.modules()):
             for part in (*self.encoder, self.mean, *self.decoder):
                 initialise(part)
         experts = self.mean.experts if isinstance(self.mean, MoVELayer) else 1
         self.prior = LatentPrior(latent, conditions, experts)
+        self.gates = ContextGates(conditions, hidden[::-1], gated, context) if gated else None
 
     @property
     def experts(self) -> int:
@@ -121,9 +127,14 @@ class MoVEVAE(nn.Module):
         expert = mean.new_zeros(len(mean), dtype=torch.long) if gate is None else gate.argmax(1)
         return Latent(mean, self.log_variance(features), expert)
 
-    def decode(self, z: Tensor) -> Tensor:
-        """The decoder's outputs, in the shape of the inputs; `likelihood.mean` makes inputs of them."""
-        outputs: Tensor = self.decoder(z)
+    def decode(self, z: Tensor, condition: Tensor | None = None) -> Tensor:
+        """The decoder's outputs, in the shape of the inputs; `likelihood.mean` makes inputs of them.
+
+        With gates the condition of each z decides which units answer: integers ``[B]``, or probabilities ``[B, conditions]``.
+        """
+        if self.gates is not None and condition is None:
+            raise InputError("this VAE's decoder is gated by conditions: give every example's condition")
+        outputs: Tensor = self.decoder(z) if self.gates is None or condition is None else self.gates(self.decoder, z, condition)
         return outputs.view(len(z), *self.input_shape)
 
     def elbo(self, x: Tensor, condition: Tensor | None = None) -> Elbo:
@@ -138,10 +149,20 @@ class MoVEVAE(nn.Module):
         return self.elbo_of(self.encode(x), x, condition)
 
     def elbo_of(self, latent: Latent, x: Tensor, condition: Tensor | None = None) -> Elbo:
-        """The same for inputs that are encoded already."""
-        component = self.prior.component(condition, latent.expert)
-        reconstruction = self.likelihood.log_prob(self.decode(latent.draw()), x)
-        return Elbo(reconstruction, self.prior.divergence(latent, component), component)
+        """The same for inputs that are encoded already.
+
+        Conditions that are known with probabilities only, ``[B, conditions]``, mix their components: KL[q(z|x) || p(z)] is then
+        estimated at the draw of z, log q(z|x) - log p(z), unless one is certain; the component is that of the most probable one.
+        """
+        z = latent.draw()
+        reconstruction = self.likelihood.log_prob(self.decode(z, condition), x)
+        if condition is None or not condition.is_floating_point():
+            component = self.prior.component(condition, latent.expert)
+            return Elbo(reconstruction, self.prior.divergence(latent, component), component)
+        component = self.prior.component(condition.argmax(1), latent.expert)
+        estimated = latent.log_density(z) - self.prior.log_density(z, condition)
+        divergence = torch.where(condition.amax(1) == 1, self.prior.divergence(latent, component), estimated)
+        return Elbo(reconstruction, divergence, component)
 
     @torch.no_grad()
     def sample(self, count: int, *, condition: Conditions = None, expert: int | None = None) -> Generated:
@@ -149,15 +170,20 @@ class MoVEVAE(nn.Module):
         if count < 1:
             raise InputError(f"count must be at least 1, got {count}")
         component = self.prior.choose(count, condition, expert)
-        outputs = self._evaluating(self.decode, self.prior.draw(component))
         conditions = component // self.prior.experts
+        outputs = self._evaluating(lambda z: self.decode(z, conditions), self.prior.draw(component))
         return Generated(self.likelihood.mean(outputs), component % self.prior.experts, conditions)
 
     @torch.no_grad()
     def reconstruct(self, x: Tensor) -> Tensor:
-        """What the decoder makes of the latent mean of each input."""
+        """What the decoder makes of the latent mean of each input, for the condition that it most probably is of."""
         self.check(x)
-        return self.likelihood.mean(self._evaluating(lambda inputs: self.decode(self.encode(inputs).mean), x))
+
+        def decoded(inputs: Tensor) -> Tensor:
+            z = self.encode(inputs).mean
+            return self.decode(z, None if self.gates is None else self.prior.most_probable(z))
+
+        return self.likelihood.mean(self._evaluating(decoded, x))
 
     def _evaluating(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """`function` with the layers in evaluation mode: posterior means."""
@@ -169,7 +195,7 @@ class MoVEVAE(nn.Module):
             self.train(training)
 
 
-def _decoder(
+def mirrored(
     input_shape: tuple[int, ...],
     layers: Layers,
     latent: int,

@@ -127,6 +127,10 @@ class GenerativeReplay(GradientLearner):
     def draw(self, count: int) -> Replayed | None:
         """Generated examples of past tasks; None before the first boundary."""
 
+    def check(self, x: Tensor) -> None:
+        """Raise `InputError` for inputs that the generator does not describe."""
+        self.vaes()[0].check(x)
+
     def train_generator(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One step of the generator, if it is not a part of the network; returns named terms."""
         return {}
@@ -157,7 +161,7 @@ class GenerativeReplay(GradientLearner):
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step on the batch and as many generated examples; on a task-free stream, boundary detection comes first."""
-        self.vaes()[0].check(x)
+        self.check(x)
         if self.detector is not None and self.detector.crossed(x, y, task):
             self.end_task()
         with self.random.active():
@@ -261,6 +265,10 @@ class GenerativeReplay(GradientLearner):
         if self.config.conditional:
             return self._heads[:, generated.condition % self.problem.outputs].float().argmax(0)
         return heads[torch.randint(len(heads), (len(generated.x),))].to(self.device)
+
+    def judge(self, x: Tensor, task: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Class probabilities and last hidden layer of generated examples."""
+        return self.predict(x, task), self.features(x)
 
     @property
     def latent_experts(self) -> int:

@@ -17,7 +17,7 @@ from hvcl.reproduce.settings import supervised
 METHODS = (
     *("naive", "joint", "hvcl-paper", "hvcl", "hvcl-growing", "hvcl-replay", "exact", "ewc", "si", "mas", "lwf", "vcl", "ucl"),
     *("ucb", "ncl", "tlr", "hibnn", "den", "pathnet", "sam", "er", "derpp", "agem", "gem", "hal", "bcl", "ccl-fp"),
-    *("cldr", "merlin", "cn-dpm", "dgr", "dgr-distill", "rtf"),
+    *("cldr", "merlin", "cn-dpm", "dgr", "dgr-distill", "rtf", "bir", "curl"),
 )
 
 _KINDS = {

@@ -73,7 +73,7 @@ MNIST: tuple[PaperRow, ...] = (
     _row(_MULTI, "Variational CL", "vcl", _MNIST, (98.50, 1.78, "task"), (96.60, 1.34, "task")),
     _row(_MULTI, "Elastic weight consol.", "ewc", _MNIST, (85.48, 5.36, "task"), (94.74, 0.22, "task")),
     _row(_MULTI, "Learning w/o forgetting", "lwf", _MNIST, (99.60, 0.13, "task"), (69.84, 2.00, "task")),
-    _row(_MULTI, "CURL", None, _MNIST, (99.10, 0.06, "task"), None),
+    _row(_MULTI, "CURL", "curl", _MNIST, (99.10, 0.06, "task"), None),
     _row(_MULTI, "Self-attention meta-l.", "sam", _MNIST, (97.95, 0.07, "task"), None),
     _row(_MULTI, "Expandable networks", "den", _MNIST, (99.26, 0.01, "task"), None),
 )

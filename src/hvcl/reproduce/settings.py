@@ -11,7 +11,7 @@ from hvcl.settings import method_settings
 EMBEDDED = "split-digits"
 """The data of the quick budget, which need no download."""
 
-OWN_EPOCHS = ("dgr", "dgr-distill", "rtf", "hvcl-replay", "hvcl-growing")
+OWN_EPOCHS = ("dgr", "dgr-distill", "rtf", "bir", "curl", "hvcl-replay", "hvcl-growing")
 """Methods whose settings say how long they train, at the standard budget."""
 
 _COST = {
@@ -19,6 +19,8 @@ _COST = {
     "dgr": 8.0,
     "dgr-distill": 8.0,
     "rtf": 8.0,
+    "bir": 8.0,
+    "curl": 8.0,
     "ncl": 3.0,
     "gem": 3.0,
     "hal": 3.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hvcl.evaluation import AccuracyMatrix, Evaluation, evaluate
 from hvcl.features import FeatureCache, remembering
 from hvcl.learners.base import Learner
+from hvcl.runs.pretraining import pretrain
 from hvcl.streams.events import Batch, TaskEnd
 from hvcl.streams.stream import Stream
 
@@ -32,6 +33,8 @@ def run(
 ) -> AccuracyMatrix:
     """Let `learner` learn from `stream`, scoring it on every task before the first and after each.
 
+    Before the stream it is shown the data that it is to be pretrained on, if its settings name any.
+
     A resumed run gives the number of events that are done (`start`) and the `matrix` so far. Fixed features of examples that come
     again, in another epoch or test, are computed once (`FeatureCache`).
     """
@@ -40,6 +43,7 @@ def run(
         stream = stream.cumulative()
     with remembering(FeatureCache()):
         if matrix is None:
+            pretrain(learner)
             first = evaluate(learner, stream.tests, seen=0)
             matrix = AccuracyMatrix(first.accuracies)
             observer.on_evaluation(0, first)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hvcl.core.configuration import configure, to_json
-from hvcl.core.errors import InputError, InterruptedRun, RunError
+from hvcl.core.errors import InputError, InterruptedRun, RunError, UnknownNameError
 from hvcl.core.storage import tensor_bytes
 from hvcl.evaluation import AccuracyMatrix, Evaluation
 from hvcl.learners import Learner, chosen_method, method
@@ -17,6 +17,7 @@ from hvcl.runs.loop import Observer, run
 from hvcl.runs.record import Recorder
 from hvcl.settings import resolve
 from hvcl.streams import Stream, StreamConfig, benchmark
+from hvcl.streams.datasets import known_datasets
 from hvcl.streams.events import Batch
 
 FORMAT = 1
@@ -41,6 +42,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
+        other = getattr(self.learner, "pretraining", None)
+        if other is not None and other not in known_datasets():
+            raise UnknownNameError("data set", other, known_datasets())
+        if other is not None and other == benchmark(self.benchmark).dataset:
+            raise InputError(f"pretraining on {other} would show {self.method} the stream's own examples: name another data set")
 
     @classmethod
     def make(

@@ -9,8 +9,8 @@ for the current batch with weight 1/t and for the replayed batch with weight 1 -
 last boundary generates inputs and labels them softly (temperature T = 2, as in `dgr-distill`). One pass through the encoder
 serves both tasks.
 
-With `conditional=True` each class has a latent Gaussian of its own, one of the additions of brain-inspired replay (van de Ven et
-al., 2020); its context gates and the replay of hidden representations are not part of this.
+With `conditional=True` each class has a latent Gaussian of its own, one of the additions of brain-inspired replay (`bir`), which
+has all of them.
 
 The published networks on MNIST are those of `dgr`. Deviates: leaky ReLU instead of ReLU. Boundaries are known or
 found, as in `dgr`.
@@ -46,22 +46,39 @@ class RtFConfig(DistillingConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.hidden:
-            raise InputError("rtf classifies from the last hidden layer: give at least one, such as hidden=400,400")
+            raise InputError("replay through feedback classifies from the last hidden layer: give at least one, such as 400,400")
         if self.dropout:
-            raise InputError(f"rtf has no dropout: its encoder is that of a VAE. Leave dropout at 0, got {self.dropout}")
+            raise InputError(f"replay through feedback has no dropout: its encoder is that of a VAE. Got dropout {self.dropout}")
 
 
 class FeedbackNetwork(nn.Module):
-    """A VAE whose encoder also classifies."""
+    """A VAE whose encoder also classifies.
 
-    def __init__(self, vae: MoVEVAE, width: int, outputs: int) -> None:
+    Args:
+        vae: of what is replayed.
+        width: of the encoder's last hidden layer.
+        outputs: of the classifier.
+        front: layers before what is replayed; by default none, and inputs are replayed.
+    """
+
+    def __init__(self, vae: MoVEVAE, width: int, outputs: int, front: nn.Module | None = None) -> None:
         super().__init__()
+        self.front = nn.Identity() if front is None else front
         self.vae = vae
         self.head = nn.Linear(width, outputs)
 
+    def features(self, x: Tensor) -> Tensor:
+        """The last hidden layer for inputs."""
+        return self.vae.features(self.front(x))
+
     def forward(self, x: Tensor) -> Tensor:
-        """The classifier's outputs."""
-        outputs: Tensor = self.head(self.vae.features(x))
+        """The classifier's outputs for inputs."""
+        outputs: Tensor = self.head(self.features(x))
+        return outputs
+
+    def answers(self, replayed: Tensor) -> Tensor:
+        """The classifier's outputs for what is replayed."""
+        outputs: Tensor = self.head(self.vae.features(replayed))
         return outputs
 
 
@@ -93,12 +110,17 @@ class RtF(GenerativeReplay):
         """New examples at every step."""
         return None if self.teacher is None else self.make_replay(count, self.teacher, [self.teacher.vae])
 
+    def answers(self, network: nn.Module, x: Tensor, task: Tensor | None) -> Tensor:
+        """Logits of the network that labels."""
+        assert isinstance(network, FeedbackNetwork)
+        return network.answers(x)
+
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """Classification and generation from one pass through the encoder."""
         vae, old = self.network.vae, self.replayed
-        inputs, weights, condition = self.with_replay(x, y)
+        inputs, weights, condition = self.with_replay(self.network.front(x), y)
         features = vae.features(inputs)
-        elbo = vae.elbo_of(vae.latent_of(features), inputs, condition)
+        elbo = vae.elbo_of(vae.latent_of(features), inputs.detach(), condition)
         utility = (weights * elbo.value).sum()
         tasks = task if task is None or old is None or old.task is None else torch.cat([task.to(self.device), old.task])
         logits = self.masked(self.network.head(features), tasks)
@@ -106,18 +128,19 @@ class RtF(GenerativeReplay):
         if old is not None:
             cost = self.blend(cost, self.replay_loss(logits[len(x) :], old.targets))
         vae.prior.record(elbo.component, len(x))
-        loss = cost - utility / math.prod(self.problem.input_shape)
+        loss = cost - utility / math.prod(vae.input_shape)
         return {"loss": loss, "cross_entropy": cost, "elbo": utility, "latent_kl": (weights * elbo.divergence).sum()}
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
         """The last hidden layer of the encoder."""
-        return self.network.vae.features(x.to(self.device)).cpu()
+        return self.network.features(x.to(self.device)).cpu()
 
     @property
     def num_parameters(self) -> int:
         """Those that classify: encoder and head."""
-        used = (*self.network.vae.encoder.parameters(), *self.network.head.parameters())
+        network = self.network
+        used = (*network.front.parameters(), *network.vae.encoder.parameters(), *network.head.parameters())
         return sum(parameter.numel() for parameter in used)
 
     def state_dict(self) -> State:
