@@ -2,8 +2,8 @@
 
 Nested state is saved without pickling: tensors in safetensors, the rest in JSON. A checkpoint is a pair:
 `NAME-<number>.safetensors` with the tensors, and `NAME.json`, which holds everything else and names the tensor file with its
-checksum and one of itself. The tensors are written first under a new name, then the JSON is moved into place: whatever moment a process is killed,
-the JSON that is there belongs to tensors that are there whole.
+checksum and one of itself. The tensors are written first under a new name, then the JSON is moved into place: whatever moment a
+process is killed, the JSON that is there belongs to tensors that are there whole.
 """
 
 from __future__ import annotations

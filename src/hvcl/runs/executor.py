@@ -44,9 +44,9 @@ def execute(
         results = execute(config, "runs/ewc", seeds=(1, 2, 3), workers=1)
 
     An experiment is a `hvcl.runs.RunConfig`, or a `hvcl.runs.reinforcement.RLConfig` for agents. Missing data, settings that
-    do not fit and a folder that holds another run, or that another process writes to, raise an `HvclError` before anything is written. A run that was interrupted
-    (`InterruptedRun`) or killed goes on bit-identically with ``resume=True``; a warning in one line says if the compiled code or
-    torch has changed since.
+    do not fit and a folder that holds another run, or that another process writes to, raise an `HvclError` before anything is
+    written. A run that was interrupted (`InterruptedRun`) or killed goes on bit-identically with ``resume=True``; a warning in
+    one line says if the compiled code or torch has changed since.
 
     Args:
         config: what to run.

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from hvcl.core.errors import RunError
-from hvcl.core.files import read_json, write_atomically, write_json
+from hvcl.core.files import read_json, remove_temporary, write_atomically, write_json
 from hvcl.core.lock import locked
 from hvcl.core.manifest import MANIFEST, Manifest, is_finished, note_unchecked
 from hvcl.core.storage import load_state, save_state
@@ -45,6 +45,7 @@ def _locked(path: Path, patience: float) -> Iterator[None]:
     path.mkdir(parents=True, exist_ok=True)
     try:
         with locked(path / LOCK, str(path), patience):
+            remove_temporary(path)
             yield
     finally:
         with suppress(OSError):

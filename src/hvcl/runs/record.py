@@ -34,8 +34,8 @@ Stop = Callable[[], bool]
 class Recorder:
     """Writes the log and checkpoints of one seed, and shows how far it is.
 
-    A checkpoint holds the session's state, and length and checksum of the log: what is logged after it is cut off when the run goes on, so that
-    a run which is killed at any moment ends as if nothing had happened.
+    A checkpoint holds the session's state, and length and checksum of the log: what is logged after it is cut off when the run
+    goes on, so that a run which is killed at any moment ends as if nothing had happened.
     """
 
     def __init__(self, files: SeedFolder, *, tell: Tell, stop: Stop, checkpoint_seconds: float) -> None:
