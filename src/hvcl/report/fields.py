@@ -125,7 +125,7 @@ def parse_lines(content: bytes, path: Path) -> Iterator[Fields]:
         try:
             values = json.loads(line)
         except (ValueError, RecursionError):
-            if place == len(lines) and line.startswith(b"{") and b"\0" not in line and not content.endswith(b"\n"):
+            if place == len(lines) and (place > 1 or line.startswith(b"{")) and not content.endswith(b"\n"):
                 return
             raise RunError(f"{path}, line {place}, is damaged: it is not valid JSON") from None
         yield Fields(values, f"{path}, line {place},")

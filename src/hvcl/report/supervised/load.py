@@ -10,7 +10,7 @@ from pathlib import Path
 from hvcl.core.errors import RunError
 from hvcl.core.manifest import REMEDY
 from hvcl.core.pictures import SIGNATURE
-from hvcl.report.fields import Fields, count, instance
+from hvcl.report.fields import Fields, Vector, count, instance
 from hvcl.report.folders import seed_folders
 from hvcl.report.seed_files import SeedFiles
 from hvcl.report.supervised.run import (
@@ -90,10 +90,14 @@ def _check_agreement(folder: Path, result: Result, evaluations: tuple[Evaluation
         raise RunError(f"{folder / 'result.json'} is damaged: its average is not that of its accuracy matrix. {REMEDY}")
     rows = (result.initial_accuracy, *result.accuracy_matrix)
     for evaluation in evaluations:
-        if evaluation.after < len(rows) and evaluation.accuracy != rows[evaluation.after]:
+        if evaluation.after < len(rows) and not _equal(evaluation.accuracy, rows[evaluation.after]):
             raise RunError(
                 f"{folder} is damaged: after {evaluation.after} tasks result.json and metrics.jsonl have other accuracies. {REMEDY}"
             )
+
+
+def _equal(one: Vector, other: Vector) -> bool:
+    return len(one) == len(other) and all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(one, other, strict=True))
 
 
 def _pictures(files: SeedFiles) -> dict[tuple[int, str], bytes]:
