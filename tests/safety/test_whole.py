@@ -14,7 +14,7 @@ STREAM = benchmark("split-digits").build(StreamConfig(batch_size=32, task_free=T
 TOLD = benchmark("split-digits").build(StreamConfig(batch_size=32), 1)
 
 TWO_STAGES = {"dgr", "dgr-distill", "rtf", "hvcl-replay"}
-"""Their generators learn after the classifier, in a step of their own, and boundaries are sought before it."""
+"""Their generators learn after the classifier, in a step of their own (rtf: count before it), and boundaries are sought first."""
 
 
 class Fault(Exception):
@@ -50,7 +50,7 @@ def fail_in_backward(monkeypatch):
 @pytest.mark.parametrize("method", sorted(known_methods()))
 def test_a_step_that_fails_leaves_the_learner_as_it_was(method, told, monkeypatch):
     stream = TOLD if told else STREAM
-    if method in TWO_STAGES and not told:
+    if method in TWO_STAGES and (not told or method == "rtf"):
         pytest.skip("boundaries are sought before the step")
     settings = {"hidden": (8,)} if "hidden" in known_methods()[method].config.__dataclass_fields__ else {}
     learner = create(method, stream.problem, 1, **settings)
@@ -75,7 +75,7 @@ def test_a_gate_forgets_a_batch_whose_step_failed(front, monkeypatch):
     settings = {"hidden": (8,), "warmup": 64, "front": front}
     failing, other = (create("hvcl-growing", STREAM.problem, 1, **settings) for _ in range(2))
     failed = 0
-    for number, (x, y) in enumerate(STREAM.batches()):
+    for number, (x, y) in enumerate(list(STREAM.batches())[:25]):
         if number % 3 == 0 or failing.experts < other.experts:
             before = copied(failing.state_dict())
             with monkeypatch.context() as patch:
@@ -90,8 +90,6 @@ def test_a_gate_forgets_a_batch_whose_step_failed(front, monkeypatch):
                     continue
         terms = failing.observe(x, y)
         assert terms == other.observe(x, y)
-        if number == 24:
-            break
     assert failed >= 5
     assert failing.experts == other.experts
     assert changes(failing.state_dict(), other.state_dict()) == []

@@ -140,7 +140,9 @@ def unsealed(document: Any, path: Path, *, required: bool = False) -> Any:
     if isinstance(document, dict) and SEAL in document:
         content = {key: value for key, value in document.items() if key != SEAL}
         if document[SEAL] != _seal(content):
-            raise RunError(f"{path} is damaged, or was changed by hand: its checksum does not match")
+            raise RunError(
+                f"{path} is damaged, or was changed by hand: its checksum does not match. Restore it from a copy, or make it anew"
+            )
         return content
     if required:
         raise RunError(f"{path} is damaged: its checksum is missing")
