@@ -42,7 +42,25 @@ from hvcl.runs.seed import run_seed
 ENDINGS = ("SIGKILL", "SIGTERM", "SIGINT", "full disk", "memory")
 LONGEST = 60
 """Seconds that a command may take."""
-ODD = ("", "0", "-1", "1", "nan", "inf", "1e30", "9" * 20, "0-99999999", "naive", "naive,naive", "/dev/null", "..", "a b", "é", "--", "{}")
+ODD = (
+    "",
+    "0",
+    "-1",
+    "1",
+    "nan",
+    "inf",
+    "1e30",
+    "9" * 20,
+    "0-99999999",
+    "naive",
+    "naive,naive",
+    "/dev/null",
+    "..",
+    "a b",
+    "é",
+    "--",
+    "{}",
+)
 
 Report = Callable[[str], None]
 

@@ -21,7 +21,9 @@ def reinforcement(method="naive", seeds=(1,)):
     return RLConfig.make("classic", method, seeds, PROTOCOL, AGENT)
 
 
-DIVERGES = RunConfig.make("split-digits", "naive", (1,), {"epochs": 2, "batch_size": 8}, {"hidden": (4, 4, 4), "learning_rate": 1e15})
+DIVERGES = RunConfig.make(
+    "split-digits", "naive", (1,), {"epochs": 2, "batch_size": 8}, {"hidden": (4, 4, 4), "learning_rate": 1e15}
+)
 KINDS = pytest.mark.parametrize("make", [supervised, reinforcement])
 
 

@@ -14,7 +14,9 @@ def mean(values: list[int], least: int = 1) -> float:
 
 def test_every_mutant_is_one_change_of_a_program():
     found = list(mutants("runs/x.py", TEXT))
-    assert [mutant.change for mutant in found if "/" in mutant.change] == ["sum(values) / len(values) -> sum(values) * len(values)"]
+    assert [mutant.change for mutant in found if "/" in mutant.change] == [
+        "sum(values) / len(values) -> sum(values) * len(values)"
+    ]
     changes = {mutant.change for mutant in found}
     assert {"len(values) < least -> len(values) <= least", "1 -> 2"} <= changes
     assert len(found) == 5

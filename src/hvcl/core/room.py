@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def check_steps(steps: int, what: str) -> None:
     if steps > MOST_STEPS:
         days = steps / STEPS_A_SECOND / 86_400
         raise InputError(
-            f"{what} are {steps:.3g} steps, at {STEPS_A_SECOND} a second {_days(days)}: at most {MOST_STEPS:.0e} are run for a seed"
+            f"{what} are {steps:.3g} steps, at {STEPS_A_SECOND} a second {_days(days)}: a seed has at most {MOST_STEPS:.0e}"
         )
 
 
@@ -46,10 +46,8 @@ def free_bytes() -> int | None:
     except (OSError, ValueError, IndexError):
         if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
             known.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    try:
+    with suppress(OSError, ValueError):  # no limit, or none that can be read
         known.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no limit, or none that can be read
-        pass
     return min(known, default=None)
 
 

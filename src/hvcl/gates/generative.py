@@ -664,7 +664,9 @@ class GenerativeGate:
         except BaseException as error:
             self.__dict__.clear()
             self.__dict__.update(before)
-            if isinstance(error, KeyError | TypeError | ValueError | AttributeError | IndexError) and not isinstance(error, HvclError):
+            if isinstance(error, KeyError | TypeError | ValueError | AttributeError | IndexError) and not isinstance(
+                error, HvclError
+            ):
                 raise RunError(f"the saved gate does not fit this one ({error!r})") from None
             raise
 

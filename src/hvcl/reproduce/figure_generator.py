@@ -11,8 +11,8 @@ from markupsafe import Markup
 from hvcl.core.errors import RunError
 from hvcl.core.pictures import data_uri
 from hvcl.report.charts import Axis, element, nice_axis, series_style
-from hvcl.report.seed_files import SeedFiles
 from hvcl.report.figure import Key, Panel, across_of, figure
+from hvcl.report.seed_files import SeedFiles
 from hvcl.report.statistic import Statistic, statistic
 from hvcl.reproduce import judge
 from hvcl.reproduce.base import Budget, Finished, Found, Planned, Scale

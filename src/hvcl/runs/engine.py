@@ -26,7 +26,6 @@ from hvcl.runs.folder import RunFolder
 from hvcl.runs.record import Progress
 from hvcl.runs.seed import run_seed
 
-
 LISTEN_SECONDS = 5.0
 """How long to wait at the end for what workers have said of their progress."""
 

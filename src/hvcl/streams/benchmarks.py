@@ -20,7 +20,6 @@ from hvcl.streams.fronts import Front
 from hvcl.streams.stream import Stream, StreamConfig
 from hvcl.streams.tasks import Part, label, split_by_class
 
-
 MOST_TASKS = 1000
 """Tasks of a benchmark that leaves their number open."""
 

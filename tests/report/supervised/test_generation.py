@@ -13,7 +13,6 @@ from hvcl.report.page import render
 from hvcl.report.supervised.generation import generation_figures
 from hvcl.report.supervised.groups import group_runs
 
-
 MATRIX = [[0.9, 0.5], [0.8, 0.9]]
 
 

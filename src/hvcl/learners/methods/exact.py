@@ -38,8 +38,8 @@ from torch import Tensor
 from hvcl.core.configuration import to_json
 from hvcl.core.errors import InputError, RunError
 from hvcl.core.problem import Problem
-from hvcl.core.room import check_room
 from hvcl.core.random import float32
+from hvcl.core.room import check_room
 from hvcl.features import FeatureChoice, FeatureMap, PatchFeatures, RandomFeatures
 from hvcl.gates import GenerativeGate
 from hvcl.gates.generative import Covariance

@@ -92,7 +92,7 @@ def _check_agreement(folder: Path, result: Result, evaluations: tuple[Evaluation
     for evaluation in evaluations:
         if evaluation.after < len(rows) and not _equal(evaluation.accuracy, rows[evaluation.after]):
             raise RunError(
-                f"{folder} is damaged: after {evaluation.after} tasks result.json and metrics.jsonl have other accuracies. {REMEDY}"
+                f"{folder} is damaged: after {evaluation.after} tasks result.json and metrics.jsonl do not agree. {REMEDY}"
             )
 
 
