@@ -114,7 +114,7 @@ def test_a_second_run_needs_resume_or_force(capsys):
         (["run", "split-digits", "--method", "exact", "--random-features", "2000000"], "memory"),
         (["run", "split-digits", "--beta-expert", "1e30"], "beta_expert must lie between"),
         (["run", "split-digits", "--beta-expert", "1" + "0" * 400], "--beta-expert must be a number"),
-        (["run", "split-digits", "--method", "ewc", "--strength", "-1e300"], "strength must lie between"),
+        (["run", "split-digits", "--method", "ewc", "--strength=-1e300"], "strength must lie between"),
         (["compare", "split-digits", "--methods", "naive,naive"], "naive twice"),
         (["rl", "run", "--environments", "99999999999"], "environments must lie between"),
         (["rl", "run", "--environments", "20000"], "environments must be at most"),
