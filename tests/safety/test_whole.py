@@ -52,7 +52,8 @@ def test_a_step_that_fails_leaves_the_learner_as_it_was(method, told, monkeypatc
     stream = TOLD if told else STREAM
     if method in TWO_STAGES and (not told or method == "rtf"):
         pytest.skip("boundaries are sought before the step")
-    settings = {"hidden": (8,)} if "hidden" in known_methods()[method].config.__dataclass_fields__ else {}
+    small = {"hidden": (8,), "random_features": 50}
+    settings = {name: value for name, value in small.items() if name in known_methods()[method].config.__dataclass_fields__}
     learner = create(method, stream.problem, 1, **settings)
     batches = list(stream.batches())
     for x, y in batches[:4]:
@@ -97,7 +98,7 @@ def test_a_gate_forgets_a_batch_whose_step_failed(front, monkeypatch):
 
 @pytest.mark.parametrize("method", ["exact", "hvcl-growing"])
 def test_inputs_that_have_a_gradient_are_learned_like_any(method):
-    settings = {} if method == "exact" else {"hidden": (8,)}
+    settings = {"random_features": 50} if method == "exact" else {"hidden": (8,)}
     plain, graph = (create(method, STREAM.problem, 1, **settings) for _ in range(2))
     for x, y in list(STREAM.batches())[:12]:
         plain.observe(x, y)
@@ -106,7 +107,7 @@ def test_inputs_that_have_a_gradient_are_learned_like_any(method):
 
 
 def taught(**settings):
-    learner = create("exact", STREAM.problem, 1, **settings)
+    learner = create("exact", STREAM.problem, 1, random_features=50, **settings)
     for x, y in list(STREAM.batches())[:20]:
         learner.observe(x, y)
     return learner
