@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: setup system demo test lint types sanitize wheel pages results-check clean
+.PHONY: setup system demo test lint types sanitize wheel pages results-check mutants torture clean
 
 setup: $(VENV)/.installed system
 
@@ -60,6 +60,14 @@ pages: $(VENV)/.installed
 # runs a few of the committed figures again; needs their data under $$HVCL_DATA
 results-check: $(VENV)/.installed
 	$(BIN)/hvcl check results --sample 3 $(ARGS)
+
+# are small changes of the code noticed by the tests? A fixed sample a module, hours; ARGS="--rooms runs --sample 2" for fewer
+mutants: $(VENV)/.installed
+	$(BIN)/python -m tools.mutants $(ARGS)
+
+# kills and odd command lines, for an hour; ARGS="--minutes 5" for less
+torture: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.torture $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

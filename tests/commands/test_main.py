@@ -15,6 +15,7 @@ from hvcl.learners import known_methods
 from hvcl.runs import RunConfig
 from hvcl.streams import BENCHMARKS, StreamConfig
 
+RESULTS = Path(__file__).parents[2] / "results"
 QUICK = ["--epochs", "1", "--batch-size", "64", "--hidden", "8"]
 
 
@@ -101,6 +102,31 @@ def test_a_second_run_needs_resume_or_force(capsys):
         (["run", "split-digits", "--seeds", "one"], "seeds"),
         (["run", "split-digits", "--seeds", "1,1"], "seeds"),
         (["run", "split-digits", "--workers", "0"], "workers"),
+        # input that would never end, or that no machine has room for
+        (["run", "split-digits", "--seeds", "0-99999999"], "at most 10,000 seeds"),
+        (["run", "split-digits", "--seeds", "-".join(["1", "9" * 60])], "at most 10,000 seeds"),
+        (["run", "split-digits", "--epochs", "99999999999999999999"], "epochs must lie between"),
+        (["run", "split-digits", "--epochs", "999999999"], "days"),
+        (["run", "split-digits", "--method", "joint", "--epochs", "50000000"], "days"),
+        (["run", "split-digits", "--task-free", "--blur", "0.5", "--epochs", "10000000"], "of memory"),
+        (["run", "split-digits", "--method", "naive", "--hidden", "2000000000,2000000000"], "memory"),
+        (["run", "split-digits", "--experts", "1000000000"], "memory"),
+        (["run", "split-digits", "--method", "exact", "--random-features", "2000000"], "memory"),
+        (["run", "split-digits", "--beta-expert", "1e30"], "beta_expert must lie between"),
+        (["run", "split-digits", "--beta-expert", "1" + "0" * 400], "--beta-expert must be a number"),
+        (["run", "split-digits", "--method", "ewc", "--strength=-1e300"], "strength must lie between"),
+        (["compare", "split-digits", "--methods", "naive,naive"], "naive twice"),
+        (["rl", "run", "--environments", "99999999999"], "environments must lie between"),
+        (["rl", "run", "--environments", "20000"], "environments must be at most"),
+        (["rl", "run", "--steps", "2000000000"], "days"),
+        (["rl", "run", "--evaluate-every", "1", "--episodes", "1000000"], "evaluate less often"),
+        (["rl", "run", "--hidden", "2000000000,2000000000"], "memory"),
+        (["rl", "run", "--capacity", "2000000000"], "memory"),
+        (["check", "nowhere"], "nowhere"),
+        (["check", str(RESULTS), "--seconds", "nan"], "--seconds"),
+        (["check", str(RESULTS), "--seconds", "0"], "nothing was checked"),
+        (["check", str(RESULTS), "--tolerance", "inf"], "--tolerance"),
+        (["check", str(RESULTS.parent)], "no results"),
         (["run", "split-digits", "--blur", "0.5"], "task_free"),
         (["run", "split-digits", "--class-order", "1,2"], "class_order"),
         (["run", "split-digits", "--channels", "8", "--hidden", "8", "--device", "nowhere"], "nowhere"),
@@ -277,7 +303,7 @@ def test_compare_runs_every_method_alike_and_goes_on_where_it_stopped(capsys, tm
 
 def test_compare_goes_on_where_a_method_diverges_and_says_so(capsys, monkeypatch, tmp_path):
     make = RunConfig.make
-    wild = {"hidden": (4,), "learning_rate": 1e30}
+    wild = {"hidden": (4, 4, 4), "learning_rate": 1e15}
     monkeypatch.setattr(
         RunConfig, "make", lambda b, m, s, c, budget: make(b, m, s, c, wild if m == "naive" else {}, budget=budget)
     )

@@ -44,7 +44,7 @@ def test_only_the_last_checkpoint_is_kept(tmp_path):
 def test_a_crash_between_tensors_and_json_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     save_state(tmp_path / "c.json", {"t": torch.tensor(1)})
     with monkeypatch.context() as patch:
-        patch.setattr("hvcl.core.storage.write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("hvcl.core.storage.write_json", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             save_state(tmp_path / "c.json", {"t": torch.tensor(2)})
     assert load_state(tmp_path / "c.json")["t"].item() == 1

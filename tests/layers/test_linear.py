@@ -48,3 +48,14 @@ class TestMoVELinear(BaseLayerContract):
         layer = self.fresh(experts=4)
         layer(self.inputs(64))
         assert len(set(layer.gate_log_probabilities.argmax(1).tolist())) == 4
+
+
+def test_the_units_of_weights_lie_where_the_layer_says():
+    """Compiled code reads sigmas and precisions of output units in this order."""
+    posterior = MoVELinear(3, 4, experts=2, sigma="unit").posterior
+    with torch.no_grad():
+        posterior.rho.copy_(torch.arange(8.0).view(2, 4))
+    outer, units, inner = posterior.unit_layout
+    of_weights = posterior.expand_units(posterior.rho).expand_as(posterior.mean)
+    expected = posterior.rho.view(2, 1, units, 1).expand(2, outer, units, inner)
+    assert of_weights.reshape(2, outer, units, inner).equal(expected)

@@ -191,7 +191,8 @@ def test_hostile_names_stay_text(write_run: WriteRun, outcome: Callable[..., dic
         )
         (folder / "seed-1" / "environment.json").write_text(json.dumps({attack: attack}))
         terms = {"kind": "terms", "step": 1, "task": 0, "terms": {attack: 1.0}}
-        moments = [{"kind": "evaluation", "step": 100 * after, "after": after, "accuracy": [0.5, 0.5]} for after in range(3)]
+        rows = [[0.5, 0.5], *MATRIX]
+        moments = [{"kind": "evaluation", "step": 100 * after, "after": after, "accuracy": rows[after]} for after in range(3)]
         (folder / "seed-1" / "metrics.jsonl").write_text("\n".join(map(json.dumps, [terms, *moments])))
 
         page = Elements(render([load_run(folder)], title=attack))

@@ -21,7 +21,9 @@ def reinforcement(method="naive", seeds=(1,)):
     return RLConfig.make("classic", method, seeds, PROTOCOL, AGENT)
 
 
-DIVERGES = RunConfig.make("split-digits", "naive", (1,), {"epochs": 2, "batch_size": 8}, {"hidden": (4,), "learning_rate": 1e30})
+DIVERGES = RunConfig.make(
+    "split-digits", "naive", (1,), {"epochs": 2, "batch_size": 8}, {"hidden": (4, 4, 4), "learning_rate": 1e15}
+)
 KINDS = pytest.mark.parametrize("make", [supervised, reinforcement])
 
 
@@ -55,7 +57,7 @@ def test_folders_from_before_kinds_were_named_are_resumed(make, tmp_path):
     whole = execute(make(), tmp_path / "whole", workers=1)
     folder = stopped(make(), tmp_path / "broken")
     document = json.loads(folder.config_path.read_text())
-    del document["kind"]
+    del document["kind"], document["seal"]
     folder.config_path.write_text(json.dumps(document))
     again = execute(make(), folder.path, workers=1, resume=True)
     assert [result | {"seconds": 0} for result in again] == [result | {"seconds": 0} for result in whole]
@@ -140,7 +142,7 @@ def test_the_environment_names_the_compiled_code(make, tmp_path, monkeypatch):
 def test_a_resume_under_other_compiled_code_warns_once_and_goes_on(make, change, said, tmp_path, caplog):
     folder = stopped(make(), tmp_path / "run")
     files = folder.seed(1)
-    recorded = json.loads(files.environment_path.read_text()) | change
+    recorded = json.loads(files.environment_path.read_text()) | {"seal": ...} | change
     files.environment_path.write_text(json.dumps({name: value for name, value in recorded.items() if value is not ...}))
     with caplog.at_level(logging.WARNING, "hvcl"):
         (result,) = execute(make(), folder.path, workers=1, resume=True)

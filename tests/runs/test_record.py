@@ -68,3 +68,20 @@ def test_generators_leave_their_scores_and_pictures_also_after_an_interruption(t
     names = sorted(path.name for path in pictures[0].iterdir())
     assert names == sorted(f"{t}-{row}.png" for t in range(1, 6) for row in ("originals", "reconstructions", "samples"))
     assert all((pictures[0] / name).read_bytes() == (pictures[1] / name).read_bytes() for name in names)
+
+
+def test_a_logged_term_is_the_mean_of_those_of_its_steps(tmp_path, monkeypatch):
+    """Streams of a few batches log every step; longer ones a mean over some."""
+    logged = {}
+    for lines in (1000, 8):
+        monkeypatch.setattr("hvcl.runs.supervised.LOG_LINES", lines)
+        folder = prepared(tmp_path / str(lines), "naive", {"hidden": (8,)}, batch_size=16)
+        run_seed(folder, 1)
+        records = map(json.loads, folder.seed(1).metrics_path.read_text().splitlines())
+        logged[lines] = [(record["step"], record["terms"]["loss"]) for record in records if record["kind"] == "terms"]
+    every = dict(logged[1000])
+    assert sorted(every) == list(range(1, len(every) + 1))
+    window = logged[8][0][0]
+    assert window > 5
+    for last, mean in logged[8]:
+        assert mean == pytest.approx(sum(every[step] for step in range(last - window + 1, last + 1)) / window, rel=1e-12)

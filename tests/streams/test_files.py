@@ -484,3 +484,13 @@ def test_a_member_that_is_not_there_is_named(pack: Pack, tmp_path: Path) -> None
     pack(GOOD[0], link("tiny/second.bin", "first.bin"))
     with pytest.raises(DataError, match=r"tiny\.tar\.gz does not hold tiny/second\.bin"):
         fetch("tiny", tmp_path)
+
+
+def test_a_link_in_the_place_of_a_partial_file_is_not_written_through(one_by_one: None, tmp_path: Path) -> None:
+    victim = put(tmp_path, "mine.txt", b"precious")
+    part = tmp_path / "data" / "tiny" / "first.bin.part"
+    part.parent.mkdir(parents=True)
+    part.symlink_to(victim)
+    with pytest.raises(DataError, match="is a link"):
+        fetch("tiny", tmp_path / "data")
+    assert victim.read_bytes() == b"precious"

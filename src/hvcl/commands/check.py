@@ -26,16 +26,23 @@ def run(options: argparse.Namespace) -> int:
     """A line for each seed; exit code 1 if one differs by more than the tolerance."""
     if options.sample < 1:
         raise InputError(f"--sample must be at least 1, got {options.sample}")
+    for name in ("seconds", "tolerance"):
+        value = getattr(options, name)
+        if not 0 <= value < float("inf"):
+            raise InputError(f"--{name} must be a number of at least 0, got {value}")
     cells = load_cells(options.folder)
     if not cells:
         raise RunError(f"no results in {options.folder}")
-    failed = False
+    failed, checked = False, 0
     for found in check(cells, options.sample, options.seed, options.seconds):
         close = 100 * found.difference <= options.tolerance
         failed |= not close
+        checked += 1
         verdict = "the same" if not found.difference else "close" if close else "DIFFERENT"
         print(
             f"{found.name} seed {found.seed}: {100 * found.committed:.2f} %, again {100 * found.found:.2f} %: {verdict}",
             flush=True,
         )
+    if not checked:
+        raise RunError(f"nothing was checked: no seed in {options.folder} took at most {options.seconds:g} seconds")
     return int(failed)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hvcl.commands.options import Parser, add_settings, add_workers, parse_seeds, settings_of, typed
+from hvcl.commands.options import Parser, UsageError, add_settings, add_workers, parse_seeds, settings_of, typed
 from hvcl.commands.output import print_runs
 from hvcl.core.errors import HvclError
 from hvcl.learners import known_methods, method
@@ -48,6 +48,9 @@ def run(options: argparse.Namespace) -> int:
     """Run them all, or go on with them, and print a table; exit code 1 if one of them could not be finished."""
     benchmark(options.benchmark)
     names = sorted(known_methods()) if options.methods == "all" else [name.strip() for name in options.methods.split(",")]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--methods names {twice} twice: name each method once")
     setting, budget = settings_of(options, "stream"), None if options.budget == OWN else options.budget
     runs = []
     for name in names:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from hvcl.commands.options import Parser, parse_seeds, typed
 from hvcl.commands.output import print_runs
+from hvcl.core.manifest import is_finished
 from hvcl.report import write_report
 from hvcl.runs import RunConfig, RunFolder, execute_all
 
@@ -48,4 +49,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _finished(folder: Path, seeds: Sequence[int]) -> bool:
-    return all(RunFolder(folder).seed(seed).result_path.exists() for seed in seeds)
+    return all(is_finished(RunFolder(folder).seed(seed).path) for seed in seeds)

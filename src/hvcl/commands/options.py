@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from hvcl.core.configuration import describe, field_help, field_types, parse
+from hvcl.core.configuration import MOST_SEEDS, describe, field_help, field_types, parse
 from hvcl.core.errors import HvclError, InputError
 
 
@@ -170,7 +170,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     try:
         for part in text.split(","):
             first, dash, last = part.partition("-")
-            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
+            found = range(int(first), int(last) + 1) if dash else [int(first)]
+            if len(seeds) + (found.stop - found.start if isinstance(found, range) else 1) > MOST_SEEDS:
+                raise UsageError(f"--seeds {text[:50]} are too many: a run has at most {MOST_SEEDS:,} seeds")
+            seeds += found
     except ValueError:
         raise InputError(f"seeds must be whole numbers such as 1,2,3 or 1-5, got {text!r}") from None
     return tuple(seeds)

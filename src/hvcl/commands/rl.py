@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,14 @@ def parser(words: Sequence[str]) -> Parser:
     report.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders that hold some")
     report.add_argument("--out", metavar="FILE", type=Path, help="where to write it (DIR/report.html of the first DIR)")
     report.add_argument("--frames", action="store_true", help="pictures of what each agent does in each task")
+    report.add_argument(
+        "--import",
+        dest="modules",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="frames: a module that environments named MODULE:NAME may be imported from; none is unless it is named here",
+    )
     return found
 
 
@@ -72,7 +81,8 @@ def run(options: argparse.Namespace) -> int:
             print_lists({"sequences": sequences, "methods": methods}, options.json)
         case "report":
             output = options.out or options.folders[0] / "report.html"
-            print(f"report: {write_report(options.folders, output, episodes=frames_of if options.frames else None)}")
+            episodes = partial(frames_of, modules=options.modules) if options.frames else None
+            print(f"report: {write_report(options.folders, output, episodes=episodes)}")
         case _:
             parser([]).print_help()
     return 0

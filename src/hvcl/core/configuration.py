@@ -99,7 +99,25 @@ def describe(kind: Any) -> str:
     return {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "none"}.get(kind, str(kind))
 
 
+MOST_SEEDS = 10_000
+"""Seeds of one run."""
+LARGEST = 1e15
+"""The largest magnitude of a setting that is a number: squares of larger ones do not fit into a float32."""
+LARGEST_INTEGER = 2**31 - 1
+"""That of one that is a whole number."""
+
+
 def _checked(name: str, value: Any, kind: Any) -> Any:
+    """`value` if it is of type `kind` and of a size that can be meant."""
+    found = _typed(name, value, kind)
+    for number in found if isinstance(found, tuple) else (found,):
+        most = LARGEST if isinstance(number, float) else LARGEST_INTEGER
+        if isinstance(number, int | float) and abs(number) > most:
+            raise InputError(f"{name} must lie between {-most:.4g} and {most:.4g}, got {number:.4g}")
+    return found
+
+
+def _typed(name: str, value: Any, kind: Any) -> Any:
     """`value` if it is of type `kind`; integers pass as numbers, lists as tuples (JSON has no tuples)."""
     options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     for option in options:
@@ -107,7 +125,7 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             break
         if option is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
+            return float(value) if abs(value) < LARGEST else math.copysign(2 * LARGEST, value)
         if origin is Literal and value in get_args(option):
             return value
         if origin is tuple and isinstance(value, list | tuple) and all(type(v) is get_args(option)[0] for v in value):

@@ -43,12 +43,15 @@ class RandomState:
 
     @contextmanager
     def active(self, keep: bool = True) -> Iterator[None]:
-        """Draw from this state; with `keep=False` the draws leave no trace in it."""
+        """Draw from this state; with `keep=False`, and if anything fails, the draws leave no trace in it."""
         outside = torch.get_rng_state()
         torch.set_rng_state(self._state)
         try:
             with float32():
                 yield
+        except BaseException:
+            keep = False
+            raise
         finally:
             if keep:
                 self._state = torch.get_rng_state()

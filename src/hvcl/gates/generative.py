@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from hvcl.core.errors import InputError, RunError
+from hvcl.core.errors import HvclError, InputError, RunError
 from hvcl.gates.calibration import Calibration
 from hvcl.gates.shift import FREEDOM, Repeats, ShiftTest, Sketch
 from hvcl.gates.standardise import LARGEST, compressed, location_and_scale
@@ -656,7 +656,22 @@ class GenerativeGate:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; `RunError` if it is of a gate with other settings."""
+        """Restore what `state_dict` returned; `RunError` if it is of a gate with other settings, and nothing has changed then."""
+        before = dict(self.__dict__)
+        self._learned, self._held, self._repeats = copy.copy(self._learned), copy.copy(self._held), copy.copy(self._repeats)
+        try:
+            self._load(state)
+        except BaseException as error:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            if isinstance(error, KeyError | TypeError | ValueError | AttributeError | IndexError) and not isinstance(
+                error, HvclError
+            ):
+                raise RunError(f"the saved gate does not fit this one ({error!r})") from None
+            raise
+
+    def _load(self, state: dict[str, Any]) -> None:
+        """`load_state_dict` without the precautions; no tensor of before is changed in place."""
         if state.get("settings") != self._settings():
             raise RunError(f"the saved gate does not fit this one: saved {state.get('settings')}, here {self._settings()}")
         missing = sorted(self.state_dict().keys() - state.keys())

@@ -93,16 +93,21 @@ class GradientLearner(Learner):
         return self.problem.outputs
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
-        """One step of Adam on `loss`."""
+        """One step of Adam on `loss`; one that fails before the weights move has changed nothing, counters neither."""
         x, y = x.to(self.device), y.to(self.device)
-        with self.random.active():
-            terms = self.loss(x, y, task)
-            loss = terms["loss"]
-            assert isinstance(loss, Tensor)
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.correct_gradient(x, y, task)
-            self.optimizer.step()
+        before = dict(vars(self))
+        try:
+            with self.random.active():
+                terms = self.loss(x, y, task)
+                loss = terms["loss"]
+                assert isinstance(loss, Tensor)
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.correct_gradient(x, y, task)
+                self.optimizer.step()
+        except BaseException:
+            vars(self).update(before)
+            raise
         return {name: value.item() if isinstance(value, Tensor) else value for name, value in terms.items()}
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:

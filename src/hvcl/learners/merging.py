@@ -22,8 +22,12 @@ def merge(a: Exact, b: Exact, *, apart: bool = False) -> Exact:
     """
 
     def kind(learner: Exact) -> tuple[object, ...]:
-        return learner.problem.outputs, learner.problem.task_outputs, learner.experts_given, learner.config
+        problem = learner.problem
+        return problem.input_shape, problem.outputs, problem.task_outputs, learner.experts_given, learner.config
 
+    for learner in (a, b):
+        if not isinstance(learner, Exact):
+            raise InputError(f"only learners of the method exact can be merged, got a {type(learner).__name__}")
     if kind(a) != kind(b):
         raise InputError("only learners of the same problem with the same settings can be merged")
     result = copy.deepcopy(a)

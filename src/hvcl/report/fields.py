@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hvcl.core.errors import RunError
+from hvcl.core.files import unsealed
 
 Vector = tuple[float, ...]
 Matrix = tuple[Vector, ...]
@@ -103,23 +104,28 @@ class Fields:
 
 def read_fields(path: Path) -> Fields:
     """The object in a JSON file."""
+    return parse_fields(read_bytes(path), path)
+
+
+def parse_fields(content: bytes, path: Path) -> Fields:
+    """The object in the content of a JSON file."""
     try:
-        values = json.loads(read_bytes(path))
-    except ValueError:
+        values = json.loads(content)
+    except (ValueError, RecursionError):
         raise RunError(f"{path} is damaged: it is not valid JSON") from None
-    return Fields(values, str(path))
+    return Fields(unsealed(values, path), str(path))
 
 
-def read_lines(path: Path) -> Iterator[Fields]:
+def parse_lines(content: bytes, path: Path) -> Iterator[Fields]:
     """The objects in a file of JSON lines, without a last line that a killed run left half written."""
-    lines = read_bytes(path).rstrip().split(b"\n")
+    lines = content.rstrip(b" \r\n").split(b"\n")
     for place, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             values = json.loads(line)
-        except ValueError:
-            if place == len(lines):
+        except (ValueError, RecursionError):
+            if place == len(lines) and (place > 1 or line.startswith(b"{")) and not content.endswith(b"\n"):
                 return
             raise RunError(f"{path}, line {place}, is damaged: it is not valid JSON") from None
         yield Fields(values, f"{path}, line {place},")

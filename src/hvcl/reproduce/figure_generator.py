@@ -11,8 +11,8 @@ from markupsafe import Markup
 from hvcl.core.errors import RunError
 from hvcl.core.pictures import data_uri
 from hvcl.report.charts import Axis, element, nice_axis, series_style
-from hvcl.report.fields import read_lines
 from hvcl.report.figure import Key, Panel, across_of, figure
+from hvcl.report.seed_files import SeedFiles
 from hvcl.report.statistic import Statistic, statistic
 from hvcl.reproduce import judge
 from hvcl.reproduce.base import Budget, Finished, Found, Planned, Scale
@@ -84,7 +84,7 @@ def _training(run: Finished, place: str) -> Panel:
     """The ELBO and the part of it that is reconstruction, over the steps of training: nats a picture."""
     curves: dict[str, list[Curve]] = {words: [] for words in LOGGED}
     for result in run.results:
-        records = list(read_lines(RunFolder(run.folder).seed(int(result["seed"])).metrics_path))
+        records = list(SeedFiles(RunFolder(run.folder).seed(int(result["seed"])).path).log())
         terms = [(f.integer("step"), f.numbers_by_name("terms")) for f in records if f.get("kind") == "terms"]
         known = [(step, found) for step, found in terms if "elbo" in found]
         curves["ELBO"].append({float(step): found["elbo"] for step, found in known})

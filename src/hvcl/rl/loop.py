@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvcl.core.errors import InputError
+from hvcl.core.room import check_steps
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import TaskSequence
 from hvcl.rl.evaluation import Outcome, evaluate, seeds
@@ -22,6 +23,13 @@ from hvcl.rl.replay import Transitions
 
 EVALUATION, TRAINING = 1, 2
 """The purposes of seeds, which keep training and evaluation apart."""
+
+
+MOST_ENVIRONMENTS = 10_000
+"""Environments of each task that are stepped side by side."""
+
+MOST_EPISODES = 10_000_000
+"""Episodes of each task in all evaluations."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,15 @@ class TrainingProtocol:
     def __post_init__(self) -> None:
         if min(self.steps, self.environments, self.evaluate_every, self.episodes, self.final_episodes) < 1:
             raise InputError("steps, environments, evaluate_every, episodes and final_episodes must be at least 1")
+        check_steps(self.steps, f"{self.steps:,} steps of each task")
+        if self.environments > MOST_ENVIRONMENTS:
+            raise InputError(f"environments must be at most {MOST_ENVIRONMENTS:,}, got {self.environments:,}")
+        evaluations = -(-self.steps // self.evaluate_every)
+        if evaluations * self.episodes + self.final_episodes > MOST_EPISODES:
+            raise InputError(
+                f"{evaluations:,} evaluations of {self.episodes:,} episodes and {self.final_episodes:,} at the end are more than "
+                f"{MOST_EPISODES:,} episodes of each task: evaluate less often (evaluate_every), or with fewer episodes"
+            )
 
 
 @dataclass

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import multiprocessing
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,10 +19,15 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from hvcl.core import workers as processes
 from hvcl.core.errors import HvclError, InterruptedRun, RunError
+from hvcl.core.interrupt import Interrupts
 from hvcl.runs.folder import RunFolder
 from hvcl.runs.record import Progress
 from hvcl.runs.seed import run_seed
+
+LISTEN_SECONDS = 5.0
+"""How long to wait at the end for what workers have said of their progress."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,9 @@ def run_seeds(
 ) -> list[dict[str, Any]]:
     """Run all jobs, or go on with them, and return their results in order.
 
-    Several jobs share the cores, one process each. Ctrl-C lets every job finish its step and save; then `InterruptedRun` is
-    raised, and the same call goes on where it stopped.
+    Several jobs share the cores, one process each. Ctrl-C, or the signal to terminate, lets every job finish its step and save;
+    then `InterruptedRun` is raised, and the same call goes on where it stopped. A second one is obeyed at once. Processes end
+    with this one, however it ends.
 
     Args:
         jobs: seeds of runs whose folders are prepared.
@@ -147,10 +150,12 @@ def run_seeds(
         if workers > 1:
             return _run_in_processes(jobs, view, workers, notify, on_error)
         results = []
-        with _stop_on_interrupt() as stop:
+        with Interrupts() as interrupts:
             for number, job in enumerate(jobs):
                 try:
-                    result = run_seed(RunFolder(job.folder), job.seed, tell=partial(view.show, number), stop=stop)
+                    result = run_seed(
+                        RunFolder(job.folder), job.seed, tell=partial(view.show, number), stop=lambda: interrupts.asked
+                    )
                 except HvclError as error:
                     if on_error is None:
                         raise
@@ -174,19 +179,27 @@ def _run_in_processes(
 ) -> list[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     messages: Queue[tuple[int, Progress] | None] = context.Queue()
+    halt = context.RawValue("b", 0)  # without a lock, which a worker that is killed might keep
     listener = threading.Thread(target=_listen, args=(messages, view), daemon=True)
     listener.start()
     # workers inherit one thread each: small networks are fastest so
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(messages,)) as pool:
-            futures: dict[Future[dict[str, Any]], int] = {pool.submit(_work, i, job): i for i, job in enumerate(jobs)}
+        with (
+            Interrupts() as interrupts,
+            ProcessPoolExecutor(workers, context, initializer=processes.begin, initargs=(os.getpid(), messages, halt)) as pool,
+        ):
+            with processes.starting():
+                futures: dict[Future[dict[str, Any]], int] = {pool.submit(_work, i, job): i for i, job in enumerate(jobs)}
             try:
-                return _collect(futures, notify, on_error)
+                return _collect(futures, notify, on_error, interrupts)
             except BaseException:
+                halt.value = 1
                 for future in futures:
                     future.cancel()
+                with _killed_on_interrupt(pool), interrupts.waiting():  # they save; who asks again does not want to wait
+                    wait([future for future in futures if not future.cancelled()])
                 raise
     except KeyboardInterrupt:
         raise InterruptedRun from None
@@ -194,16 +207,35 @@ def _run_in_processes(
         raise RunError("a worker process was killed (out of memory?): go on with --resume") from None
     finally:
         messages.put(None)
-        listener.join()
+        listener.join(LISTEN_SECONDS)
+        messages.cancel_join_thread()  # a worker that was killed may have kept the lock of the queue
         if before is None:
             del os.environ["OMP_NUM_THREADS"]
         else:
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def _collect(futures: dict[Future[dict[str, Any]], int], notify: OnResult, on_error: OnError | None) -> list[dict[str, Any]]:
+@contextmanager
+def _killed_on_interrupt(pool: ProcessPoolExecutor) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        for worker in multiprocessing.active_children():
+            if worker.pid in (pool._processes or {}):
+                worker.kill()
+        raise
+
+
+def _collect(
+    futures: dict[Future[dict[str, Any]], int], notify: OnResult, on_error: OnError | None, interrupts: Interrupts
+) -> list[dict[str, Any]]:
     results: dict[int, dict[str, Any]] = {}
-    for future in as_completed(futures):
+    completed = as_completed(futures)
+    for _ in futures:
+        with interrupts.waiting():
+            if interrupts.asked:
+                raise KeyboardInterrupt
+            future = next(completed)
         number = futures[future]
         try:
             result = future.result()
@@ -222,41 +254,12 @@ def _listen(messages: Queue[tuple[int, Progress] | None], view: View) -> None:
         view.show(*message)
 
 
-_messages: Queue[tuple[int, Progress] | None] | None = None
-
-
-def _start_worker(messages: Queue[tuple[int, Progress] | None]) -> None:
-    global _messages
-    _messages = messages
-    atexit.register(gc.freeze)  # searching all that torch has loaded for cycles at the end would take half a second
-
-
 def _work(number: int, job: Job) -> dict[str, Any]:
-    messages = _messages
-    assert messages is not None
-    with _stop_on_interrupt() as stop:
-        return run_seed(RunFolder(job.folder), job.seed, tell=lambda progress: messages.put((number, progress)), stop=stop)
-
-
-@contextmanager
-def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is taken as a wish to stop at the next good moment, not in the middle of a step; a second one is obeyed at once.
-
-    Only a process's main thread receives signals: in others nothing changes.
-    """
-    asked = False
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-
-    def ask(*_: object) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-
-    previous = signal.signal(signal.SIGINT, ask)
-    try:
-        yield lambda: asked
-    finally:
-        signal.signal(signal.SIGINT, previous)
+    messages, halt = processes.given()
+    with Interrupts() as interrupts:
+        return run_seed(
+            RunFolder(job.folder),
+            job.seed,
+            tell=lambda progress: messages.put((number, progress)),
+            stop=lambda: interrupts.asked or bool(halt.value),
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from hvcl.core.errors import HvclError, InputError
 from hvcl.core.files import read_json
+from hvcl.core.manifest import is_finished
 from hvcl.runs.engine import Job, MakeView, run_seeds
 from hvcl.runs.environment import decisive_changes
 from hvcl.runs.experiment import Experiment
@@ -42,9 +44,9 @@ def execute(
         results = execute(config, "runs/ewc", seeds=(1, 2, 3), workers=1)
 
     An experiment is a `hvcl.runs.RunConfig`, or a `hvcl.runs.reinforcement.RLConfig` for agents. Missing data, settings that
-    do not fit and a folder that holds another run raise an `HvclError` before anything is written. A run that was interrupted
-    (`InterruptedRun`) or killed goes on bit-identically with ``resume=True``; a warning in one line says if the compiled code or
-    torch has changed since.
+    do not fit and a folder that holds another run, or that another process writes to, raise an `HvclError` before anything is
+    written. A run that was interrupted (`InterruptedRun`) or killed goes on bit-identically with ``resume=True``; a warning in
+    one line says if the compiled code or torch has changed since.
 
     Args:
         config: what to run.
@@ -80,14 +82,30 @@ def execute_all(
     if workers is not None and workers < 1:
         raise InputError(f"workers must be at least 1, got {workers}")
     facts = [config.facts() for config, _ in runs]
+    folders = [path.resolve() for _, path in runs]
+    for (_, path), folder in zip(runs, folders, strict=True):
+        if folders.count(folder) > 1:
+            raise InputError(f"two runs in one folder, {path}: give each a folder of its own")
     for config, path in runs:  # all of them before anything is written
         RunFolder(path).check(config, resume=resume, force=force)
-    jobs: list[Job] = []
-    for (config, path), written in zip(runs, facts, strict=True):
-        folder = RunFolder(path)
-        folder.prepare(config, written, resume=resume, force=force)
-        _warn_of_changes(folder, config.seeds)
-        jobs += [Job(path, seed, f"{config.method} seed {seed}") for seed in config.seeds]
+    with ExitStack() as locks:
+        for _, path in runs:
+            locks.enter_context(RunFolder(path).locked())
+        for (config, path), written in zip(runs, facts, strict=True):
+            RunFolder(path).prepare(config, written, resume=resume, force=force)
+            _warn_of_changes(RunFolder(path), config.seeds)
+        return _run(runs, workers, progress, on_finished, on_failed)
+
+
+def _run(
+    runs: Sequence[tuple[Experiment, Path]],
+    workers: int | None,
+    progress: Console | MakeView | None,
+    on_finished: Callable[[Path, Results], None],
+    on_failed: Callable[[Path, int, HvclError], None] | None,
+) -> list[Results]:
+    """Run all seeds, in folders that are prepared and locked."""
+    jobs = [Job(path, seed, f"{config.method} seed {seed}") for config, path in runs for seed in config.seeds]
     results: dict[Path, dict[int, dict[str, Any]]] = {path: {} for _, path in runs}
 
     def on_result(path: Path, seed: int, result: dict[str, Any]) -> None:
@@ -114,7 +132,7 @@ def _warn_of_changes(folder: RunFolder, seeds: Sequence[int]) -> None:
     changed: dict[str, list[int]] = {}
     for seed in seeds:
         files = folder.seed(seed)
-        if files.checkpoint_path.exists() and files.environment_path.exists() and not files.result_path.exists():
+        if files.checkpoint_path.exists() and files.environment_path.exists() and not is_finished(files.path):
             recorded = read_json(files.environment_path)
             changes = ", ".join(decisive_changes(recorded)) if isinstance(recorded, dict) else ""
             if changes:

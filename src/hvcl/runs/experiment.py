@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+from hvcl.core.configuration import MOST_SEEDS
 from hvcl.core.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Experiment(Protocol):
 
 def check_seeds(seeds: tuple[int, ...]) -> None:
     """Raise `InputError` unless these are different whole numbers, at least one of them, none negative or too large."""
+    if len(seeds) > MOST_SEEDS:
+        raise InputError(f"a run has at most {MOST_SEEDS:,} seeds, got {len(seeds):,}")
     if not seeds or len(set(seeds)) != len(seeds) or any(not 0 <= seed < SEEDS for seed in seeds):
         raise InputError(f"seeds must be different whole numbers, at least 0 and below {SEEDS}, got {list(seeds)}")
 

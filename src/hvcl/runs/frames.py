@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,23 @@ class Strip:
     """Why there are none: gymnasium's own tasks need pygame, MuJoCo needs OpenGL."""
 
 
-def frames_of(folder: Path, count: int = 6) -> list[Strip]:
-    """For each task, `count` pictures of one episode of the first finished seed's agent."""
+def frames_of(folder: Path, count: int = 6, modules: Collection[str] = ()) -> list[Strip]:
+    """For each task, `count` pictures of one episode of the first finished seed's agent.
+
+    gymnasium imports the module in the name of an environment ("module:Name-v0"), which runs code: only those in `modules` are
+    imported, whatever the folder says.
+    """
     run = RunFolder(folder)
     config = run.config()
     if not isinstance(config, RLConfig):
         raise RunError(f"{folder} holds no agents to take pictures of: report without --frames")
+    named = {word.rpartition(":")[0].strip() for word in config.sequence.split(",") if ":" in word}
+    unknown = sorted(named - set(modules))
+    if unknown:
+        raise RunError(
+            f"{folder} names environments of the module {unknown[0]!r}, whose code would be run: if you trust it, say "
+            f"--import {unknown[0]}, else report without --frames"
+        )
     done = [seed for seed in config.seeds if run.seed(seed).result() is not None]
     checkpoint = run.seed(done[0]).load_checkpoint() if done else None
     if checkpoint is None:

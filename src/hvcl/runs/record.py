@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,14 +34,14 @@ Stop = Callable[[], bool]
 class Recorder:
     """Writes the log and checkpoints of one seed, and shows how far it is.
 
-    A checkpoint holds the session's state and the log's length: what is logged after it is cut off when the run goes on, so that
-    a run which is killed at any moment ends as if nothing had happened.
+    A checkpoint holds the session's state, and length and checksum of the log: what is logged after it is cut off when the run
+    goes on, so that a run which is killed at any moment ends as if nothing had happened.
     """
 
     def __init__(self, files: SeedFolder, *, tell: Tell, stop: Stop, checkpoint_seconds: float) -> None:
         self.files, self.stop = files, stop
         self._tell, self._checkpoint_seconds = tell, checkpoint_seconds
-        self._log_size, self._seconds_before = 0, 0.0
+        self._log_size, self._log_checksum, self._seconds_before = 0, hashlib.sha256(), 0.0
         self._begin = self._saved = self._shown = time.monotonic()
 
     @property
@@ -55,11 +56,15 @@ class Recorder:
 
     def log(self, record: dict[str, Any]) -> None:
         """One more line in the log."""
-        self._log_size = self.files.append_metrics(record)
+        line = self.files.append_metrics(record)
+        self._log_size += len(line)
+        self._log_checksum.update(line)
 
     def save(self, state: dict[str, Any]) -> None:
-        """A checkpoint of the session's `state`."""
-        self.files.save_checkpoint(state | {"metrics_size": self._log_size, "seconds": self.seconds})
+        """A checkpoint of the session's `state`; what was logged before it is on the disk when it is."""
+        self.files.flush_metrics()
+        log = {"metrics_size": self._log_size, "metrics_sha256": self._log_checksum.hexdigest()}
+        self.files.save_checkpoint(state | log | {"seconds": self.seconds})
         self._saved = time.monotonic()
 
     def show(self, position: int, total: int, finished: int, tasks: int, text: str, *, at_once: bool = False) -> None:
@@ -70,5 +75,6 @@ class Recorder:
             self._tell(Progress(position, total, finished, tasks, text, self.seconds))
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Go on from a checkpoint; a `RunError` if the log up to it is not what was logged, and nothing has changed then."""
         self._log_size, self._seconds_before = state["metrics_size"], state["seconds"]
+        self._log_checksum = self.files.cut_metrics(self._log_size, state.get("metrics_sha256"))

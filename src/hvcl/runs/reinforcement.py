@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from hvcl.core.configuration import configure, to_json
 from hvcl.core.errors import InputError, InterruptedRun, RunError
+from hvcl.core.room import within_memory
 from hvcl.rl import scores
 from hvcl.rl.agent import Agent
 from hvcl.rl.environments import TaskSequence
@@ -47,7 +48,8 @@ class RLConfig:
 
     def make_agent(self, tasks: TaskSequence, seed: int) -> Agent:
         """The agent of one seed, new."""
-        agent = method(self.method).agent(tasks.observations, tasks.actions, self.agent, seed)
+        with within_memory():
+            agent = method(self.method).agent(tasks.observations, tasks.actions, self.agent, seed)
         check_room(agent, tasks)
         return agent
 

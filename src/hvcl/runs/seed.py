@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from hvcl.core.errors import RunError
-from hvcl.core.files import write_json
 from hvcl.runs.environment import environment
 from hvcl.runs.folder import RunFolder
 from hvcl.runs.record import Recorder, Stop, Tell
@@ -23,7 +22,7 @@ def run_seed(
     stop: Stop = lambda: False,
     checkpoint_seconds: float = 30.0,
 ) -> dict[str, Any]:
-    """Run one seed of the run in `folder`, or go on with it, and return its result.
+    """Run one seed of the run in `folder`, or go on with it, and return its result. No other process writes to it meanwhile.
 
     Computes on one thread: small networks are fastest so, one process per core, and results do not depend on the cores.
 
@@ -38,7 +37,10 @@ def run_seed(
     done = files.result()
     if done is not None:
         return done
-    with _one_thread():
+    with files.locked(), _one_thread():
+        done = files.result()
+        if done is not None:  # by another process, a moment ago
+            return done
         session = folder.config().build(seed)
         recorder = Recorder(files, tell=tell, stop=stop, checkpoint_seconds=checkpoint_seconds)
         checkpoint = files.load_checkpoint()
@@ -46,16 +48,15 @@ def run_seed(
             files.cut_metrics(0)
         else:
             try:
-                files.cut_metrics(checkpoint["metrics_size"])
-                session.load_state_dict(checkpoint, files.evaluations())
                 recorder.resume(checkpoint)
+                session.load_state_dict(checkpoint, files.evaluations())
             except (RunError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise RunError(f"{files.checkpoint_path} does not fit this run ({reason}): start anew with --force") from None
-        write_json(files.environment_path, environment(seed))
+        files.begin(environment(seed))
         session.run(recorder)
         result = {"seed": seed} | session.summarise(files.evaluations()) | {"seconds": recorder.seconds}
-        write_json(files.result_path, result)
+        files.finish(result)
         return result
 
 

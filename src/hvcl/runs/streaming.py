@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -214,7 +215,10 @@ def save_stream(path: Path, loop: TestThenTrain) -> None:
     Whatever moment the process is killed, the model that is there finds its own state: the states of the model that was there
     and of the one to come are both written before the model is replaced, by the checksums of their files.
     """
-    new, beside = path.with_name(f".{path.name}.next"), state_path(path)
+    target = Path(os.path.realpath(path))  # a link stays one
+    if target.exists() and not target.is_file():
+        raise RunError(f"{path} is no file: a model can be saved to a file only")
+    new, beside = target.with_name(f".{target.name}.next"), state_path(path)
     try:
         loop.model.save(new)
         rows = loop.rows
@@ -222,7 +226,7 @@ def save_stream(path: Path, loop: TestThenTrain) -> None:
         known = {} if not path.exists() else _states(beside)
         before = {mark: state for mark, state in known.items() if mark == _mark(path)}
         write_json(beside, {"format": 1, "states": before | {_mark(new): position}})
-        new.replace(path)
+        new.replace(target)
     except OSError as error:
         raise RunError(f"{path} cannot be written ({error.strerror})") from None
     finally:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from hvcl.core.configuration import configure, to_json
 from hvcl.core.errors import InputError, InterruptedRun, RunError, UnknownNameError
+from hvcl.core.room import within_memory
 from hvcl.core.storage import tensor_bytes
 from hvcl.evaluation import AccuracyMatrix, Evaluation
 from hvcl.learners import Learner, chosen_method, method
@@ -80,7 +81,8 @@ class RunConfig:
         chosen = method(self.method)
         if chosen.needs_all_data and not stream.is_cumulative:
             stream = stream.cumulative()
-        return chosen.learner(stream.problem, self.learner, seed)
+        with within_memory():
+            return chosen.learner(stream.problem, self.learner, seed)
 
     def facts(self) -> dict[str, Any]:
         """What is stored of past data, and the names of the tasks; raises what building the first seed raises."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hvcl.core.errors import RunError
-from hvcl.core.files import checksum, read_json, write_json
+from hvcl.core.files import checksum, read_json, remove_temporary, write_json
 from hvcl.serving.log import Log
 
 FORMAT = 1
@@ -44,6 +44,7 @@ class StateFolder:
             self._lock.close()
             raise RunError(f"{path} is in use: another process serves this model. Stop it, or name another folder") from None
         try:
+            remove_temporary(path)
             self._origin = _file_checksum(origin)
             self._read()
         except BaseException:

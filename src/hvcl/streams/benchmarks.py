@@ -20,6 +20,9 @@ from hvcl.streams.fronts import Front
 from hvcl.streams.stream import Stream, StreamConfig
 from hvcl.streams.tasks import Part, label, split_by_class
 
+MOST_TASKS = 1000
+"""Tasks of a benchmark that leaves their number open."""
+
 
 @dataclass(frozen=True)
 class Benchmark:
@@ -58,6 +61,8 @@ class Benchmark:
         count = 10 if config.tasks is None else config.tasks
         if count < 1:
             raise InputError(f"tasks must be at least 1, got {count}")
+        if count > MOST_TASKS:
+            raise InputError(f"tasks must be at most {MOST_TASKS:,}, got {count:,}: all of them are tested after each")
         if config.class_order != "label":
             raise InputError(f"every task of {self.name} has all classes: class_order has no meaning here")
         # the permutations are part of the benchmark, the same for every seed; none of them is the identity

@@ -228,12 +228,19 @@ def _part(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
+def _check_part(part: Path) -> Path:
+    """Raise `DataError` if what lies in the place of a partial file is no file: it would be written through."""
+    if part.is_symlink() or (part.exists() and not part.is_file()):
+        raise DataError(f"{part} is a link, or no file: it is in the place of a partial download. Remove it and try again")
+    return part
+
+
 def _download(url: str, target: Path, known_hash: str, tick: Tick) -> None:
     """Leave the file at `target`, verified, unless it already lies there and verifies."""
 
     def resume(url: str, output_file: str, _: object) -> None:
         """Pooch's downloader: pooch verifies what is left in `output_file`, and deletes it if it is wrong."""
-        part = _part(target)
+        part = _check_part(_part(target))
         here = part.stat().st_size if part.exists() else 0
         # Without "identity" a server may compress what it sends, and bytes on the line would not be bytes of the file.
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={here}-"} if here else {})
@@ -279,7 +286,7 @@ def _unpack(archive: Path, wanted: list[DataFile], folder: Path) -> None:
                 continue
             target = folder / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
-            part = _part(target)
+            part = _check_part(_part(target))
             with part.open("wb") as stream:
                 shutil.copyfileobj(content, stream)
             found = _examine(part, file)

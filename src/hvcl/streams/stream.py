@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.room import check_room, check_steps
 from hvcl.streams.events import Batch, TaskEnd
 from hvcl.streams.tasks import Labelled, Scenario, Task, TestSet, hold_out
 
@@ -84,6 +85,7 @@ class Stream:
             tasks = [hold_out(task, config.validation, seed, i) for i, task in enumerate(tasks)]
         self.tasks = tasks
         self.is_cumulative = cumulative
+        _check_length(tasks, config, cumulative)
         self._schedule: _Schedule
         if cumulative:
             self._schedule = _Sharp([tasks[: i + 1] for i in range(len(tasks))], config, seed)
@@ -153,6 +155,22 @@ class Stream:
             x = torch.cat([piece for piece, _ in taken.values()])[back]
             y = torch.cat([piece for _, piece in taken.values()])[back]
         return Batch(x, y, origin if self.config.scenario is Scenario.TASK else None, segment)
+
+
+def _check_length(tasks: list[Task], config: StreamConfig, cumulative: bool) -> None:
+    """Raise `InputError` if the stream would go on for years, or its order does not fit into memory."""
+    sizes = [len(task.train) for task in tasks]
+    if cumulative:
+        sizes = list(itertools.accumulate(sizes))
+    steps = config.epochs * sum(-(-size // config.batch_size) for size in sizes)
+    what = f"{config.epochs:,} epochs of {len(sizes)} tasks"
+    check_steps(steps, what)
+    if config.blur:  # the whole order is known beforehand
+        check_room(_BYTES_OF_ORDER * config.epochs * sum(sizes), f"the blurred order of {what}")
+
+
+_BYTES_OF_ORDER = 64
+"""Of one example, while the order is made: its place, task and moment, and what sorting needs."""
 
 
 class _Schedule(ABC):

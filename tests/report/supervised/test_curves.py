@@ -54,7 +54,8 @@ def test_loss_terms_are_placed_by_task_whatever_its_length(write_run: WriteRun) 
     folder = write_run("run", {1: FIRST})
     # The first task takes 4 steps, the second 40.
     lines: list[dict[str, object]] = [
-        {"kind": "evaluation", "step": step, "after": after, "accuracy": [0.5, 0.5]} for after, step in enumerate([0, 4, 44])
+        {"kind": "evaluation", "step": step, "after": after, "accuracy": [[0.5, 0.5], *FIRST][after]}
+        for after, step in enumerate([0, 4, 44])
     ]
     for step, loss in [(1, 1.0), (2, 3.0), (4, 5.0), (24, 7.0), (34, 9.0), (44, 11.0)]:
         lines.append({"kind": "terms", "step": step, "task": int(step > 4), "terms": {"loss": loss, "other": None}})

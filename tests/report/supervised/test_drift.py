@@ -57,7 +57,8 @@ def timeline(write_run: WriteRun, outcome: Outcome) -> Callable[..., Timeline]:
         folder = write_run("run", {1: outcome(MATRIX, **{"experts": experts, "steps": 20, **changes})}, supervision="task-free")
         if change_at is not None:
             moments = [(0, 0), (1, change_at), (2, 20)]
-            lines = [{"kind": "evaluation", "after": after, "step": step, "accuracy": [0.5, 0.5]} for after, step in moments]
+            rows = [[0.5, 0.5], *MATRIX]
+            lines = [{"kind": "evaluation", "after": after, "step": step, "accuracy": rows[after]} for after, step in moments]
             (folder / "seed-1" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         ((only,),) = (figure.timelines for figure in figures_of(folder))
         return only

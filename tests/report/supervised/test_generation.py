@@ -13,17 +13,19 @@ from hvcl.report.page import render
 from hvcl.report.supervised.generation import generation_figures
 from hvcl.report.supervised.groups import group_runs
 
+MATRIX = [[0.9, 0.5], [0.8, 0.9]]
+
 
 def generator_run(write_run, outcome, seeds=(1, 2), experts=lambda seed: [1.0]):
     """Two tasks; the score of seed s after task t is s + t / 10."""
-    folder = write_run("run", {seed: outcome([[0.9, 0.5], [0.8, 0.9]]) for seed in seeds}, method="hvcl-replay")
+    folder = write_run("run", {seed: outcome(MATRIX) for seed in seeds}, method="hvcl-replay")
     for seed in seeds:
         place = folder / f"seed-{seed}"
         lines = []
         for after in range(3):
             scores = {"inception_score": seed + after / 10, "inception_bound": 4.0, "frechet_distance": 7.25}
             scores["experts"] = experts(seed)
-            lines.append({"kind": "evaluation", "step": after, "after": after, "accuracy": [0.5, 0.5]})
+            lines.append({"kind": "evaluation", "step": after, "after": after, "accuracy": [[0.5, 0.5], *MATRIX][after]})
             lines[-1]["generation"] = scores if after else None
         (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         (place / "pictures").mkdir()
@@ -76,7 +78,7 @@ def test_the_page_shows_the_pictures_and_pages_of_others_do_not(write_run, outco
     page = render([load_run(generator_run(write_run, outcome))])
     assert page.count('<img src="data:image/png;base64,') == 8
     assert "What the generators make" in page
-    plain = render([load_run(write_run("plain", {1: outcome([[0.9, 0.5], [0.8, 0.9]])}))])
+    plain = render([load_run(write_run("plain", {1: outcome(MATRIX)}))])
     assert "What the generators make" not in plain
 
 

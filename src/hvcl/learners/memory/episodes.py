@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +46,16 @@ class Episodes:
         if len(self.current):
             self._episodes = [*self._episodes, self._nothing][-self.capacity :]
             self._episodes = [self._last(episode) for episode in self._episodes]
+
+    @contextmanager
+    def same_draws_if_it_fails(self) -> Iterator[None]:
+        """What is drawn inside is drawn again the next time, if anything fails inside."""
+        random = self._generator.get_state()
+        try:
+            yield
+        except BaseException:
+            self._generator.set_state(random)
+            raise
 
     def draw(self, count: int) -> Stored:
         """A random `count` of all examples of earlier tasks, without repetition, or all if there are fewer."""
@@ -94,7 +106,8 @@ class EpisodicLearner(GradientLearner):
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """One step, and then the batch is remembered."""
-        terms = super().learn(x, y, task)
+        with self.episodes.same_draws_if_it_fails():
+            terms = super().learn(x, y, task)
         self.episodes.add(Stored(x, y, task))
         self.step += 1
         if self.problem.task_steps is None and self.step % self.config.segment_steps == 0:

@@ -56,6 +56,11 @@ class ReplayLearner(GradientLearner):
         super().__init__(problem, config, seed)
         self.reservoir = Reservoir(problem, config.memory, seed, self.device, logits=self.keeps_logits)
 
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
+        """One step; the memory takes the batch in only if it succeeds."""
+        with self.reservoir.whole():
+            return super().learn(x, y, task)
+
     def replay(self, y: Tensor, before: int | None = None) -> Stored:
         """Examples of the memory to go with a batch that has the targets `y`."""
         return self.reservoir.draw(self.config.replay_batch or len(y), before)

@@ -8,6 +8,10 @@ An example that a stream shows once an epoch counts as often as it comes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,6 +34,22 @@ class Reservoir:
         self._places = room_for(capacity, problem, device, logits=logits)
         self._numbers = torch.zeros(capacity, dtype=torch.long)
         self._generator = memory_generator(seed)
+        self._undo: list[Callable[[], object]] | None = None
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """If anything fails inside, the reservoir is as it was: its examples, and what it will draw."""
+        seen, random, self._undo = self.seen, self._generator.get_state(), []
+        try:
+            yield
+        except BaseException:
+            for undo in reversed(self._undo):
+                undo()
+            self.seen = seen
+            self._generator.set_state(random)
+            raise
+        finally:
+            self._undo = None
 
     def __len__(self) -> int:
         return min(self.seen, self.capacity)
@@ -55,6 +75,9 @@ class Reservoir:
         # as if one by one: of two that take the same place the later stays
         latest = {place: row for row, place in enumerate(places.tolist()) if place < self.capacity}
         to, rows = torch.tensor(list(latest), dtype=torch.long), torch.tensor(list(latest.values()), dtype=torch.long)
+        if self._undo is not None:
+            changed = [self._numbers, *self._places.columns().values()]
+            self._undo += [partial(column.index_copy_, 0, to.to(column.device), column[to]) for column in changed]
         self._numbers[to] = numbers[rows]
         incoming = batch.columns()
         for name, column in self._places.columns().items():

@@ -39,6 +39,7 @@ from hvcl.core.configuration import to_json
 from hvcl.core.errors import InputError, RunError
 from hvcl.core.problem import Problem
 from hvcl.core.random import float32
+from hvcl.core.room import check_room
 from hvcl.features import FeatureChoice, FeatureMap, PatchFeatures, RandomFeatures
 from hvcl.gates import GenerativeGate
 from hvcl.gates.generative import Covariance
@@ -123,6 +124,9 @@ class Exact(Learner):
             features.require_inputs(problem.input_shape)
         if features is not None and config.separate:
             raise InputError("separate experts have feature maps of their own: leave `features` out, or share")
+        for name in ("random_features", "filters"):
+            number = getattr(config, name)
+            check_room(4.0 * number * number, f"{name}={number}, whose products are summed,")
         self.config, self.seed = config, seed
         self.experts_given = problem.task_examples is not None or problem.task_outputs is not None
         """Whether the expert of every training example is known, as its task is: from boundaries or task ids."""

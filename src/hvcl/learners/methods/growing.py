@@ -44,6 +44,9 @@ from hvcl.learners.warmup import Batch, check_warmup
 NEGLIGIBLE = 1e-4
 """Experts with less than this probability are left out of predictions."""
 
+WEIGHTS = ("network", "optimizer")
+"""What of the state one step of the network changes, at its very end."""
+
 LARGE = 1e6
 """Inputs beyond this may overflow the network's gradient: a step on them is undone if its weights are not finite any more."""
 
@@ -125,6 +128,7 @@ class Growing(HVCL):
         self.batches = 0
         """Batches so far."""
         self.expert_log = ExpertLog()
+        self._before: State | None = None
         super().__init__(problem, config, seed)
 
     # -- the network -----------------------------------------------------------------------------------------------------------
@@ -209,19 +213,28 @@ class Growing(HVCL):
         """The gate divides the batch, and the network takes one step, every example along its path.
 
         With `front`, the network learns the examples of the warm-up when it is over. Inputs that are so large that the weights
-        would not be finite any more are refused (`InputError`), and nothing has changed.
+        would not be finite any more are refused (`InputError`). Whatever fails, nothing has changed: what the gate has learned
+        from the batch it forgets again.
         """
-        if float(x.abs().max()) <= LARGE:
-            return self._divide(x, y, task)
-        before = copied(self.state_dict())
+        large = float(x.abs().max()) > LARGE
+        before = copied({name: value for name, value in self.state_dict().items() if name not in WEIGHTS})
+        self._before = copied(self._weights()) if large or not self.gate.ready else None
         try:
             terms = self._divide(x, y, task)
-            if self.experts and not all(bool(weight.isfinite().all()) for weight in self.network.parameters()):
+            if large and self.experts and not all(bool(weight.isfinite().all()) for weight in self.network.parameters()):
                 raise InputError(f"the inputs are too large to learn from, up to {float(x.abs().max()):g}: check for outliers")
-        except InputError:
-            self.restore(before)
+        except BaseException:
+            self.restore(before | (copied(self._weights()) if self._before is None else self._before))
             raise
+        finally:
+            self._before = None
         return terms
+
+    def _weights(self) -> State:
+        """What the last part of a step changes, all at once."""
+        if not self.experts:
+            return {"network": {}}
+        return {"network": dict(self.network.state_dict()), "optimizer": self.optimizer.state_dict()}
 
     def _divide(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
         """`learn` without the precautions."""
@@ -254,6 +267,8 @@ class Growing(HVCL):
         """A step on a batch of inputs (or features) along these paths."""
         x = self.gate.network_inputs(x) if self.config.front else x
         most = int(experts.mode()[0])
+        if self._before is None and (most != self.current or int(experts.max()) >= self.experts):
+            self._before = copied(self._weights())  # priors change, or experts are added, before the step
         if self.current is not None and most != self.current:
             self._consolidate(self.current)
         self.current = most

@@ -125,6 +125,7 @@ class HAL(EpisodicLearner):
         """Update the running mean embedding of each class in the batch."""
         with torch.no_grad(), self._resting_dropout():
             embedded = self.embed(x)
+        self.class_means = self.class_means.clone()  # the old ones stay as they are: the step may fail
         for label in y.unique().tolist():
             self.class_means[label].lerp_(embedded[y == label].mean(0), 1 - self.config.decay)
 

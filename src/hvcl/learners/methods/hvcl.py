@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
+from hvcl.core.state import copied
 from hvcl.layers import MoVEConv2d, MoVELinear, PooledInput, WithContext, consolidate, sampling
 from hvcl.layers.dispatch import Routing
 from hvcl.layers.options import Estimator, MoVEOptions, Usage
@@ -193,6 +194,15 @@ class HVCL(GradientLearner):
     def with_norms(self, network: nn.Sequential) -> nn.Sequential:
         """The network with the normalisation that the settings ask for."""
         return normalised(network) if self.config.layer_norm else network
+
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
+        """One step; one that fails is not counted by the objective either."""
+        counted = copied(self.objective.state_dict())
+        try:
+            return super().learn(x, y, task)
+        except BaseException:
+            self.objective.load_state_dict(counted)
+            raise
 
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """The objective with the log-likelihood as utility."""

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hvcl.core.errors import RunError
-from hvcl.report.fields import Fields, Vector, instance, read_fields, read_lines, row
+from hvcl.report.fields import Fields, Vector, instance, row
 from hvcl.report.folders import seed_folders
 from hvcl.report.reinforcement.run import SCORES, Evaluation, ReinforcementRun, Result, Seed
+from hvcl.report.seed_files import SeedFiles
 from hvcl.rl.scores import Point, Reference
 
 FORMAT = "rl-1"
@@ -43,15 +44,16 @@ def load(folder: Path, fields: Fields) -> ReinforcementRun:
 
 
 def _seed(folder: Path, number: int, tasks: int) -> Seed:
-    metrics, result = folder / "metrics.jsonl", folder / "result.json"
+    files = SeedFiles(folder)
+    result = files.result()
     # By time: where a resumed run wrote an evaluation a second time, the later line counts.
     by_time: dict[float, Evaluation] = {}
-    for fields in read_lines(metrics) if metrics.is_file() else ():
+    for fields in files.log():
         if fields.text("kind") == "evaluation":
             evaluation = _evaluation(fields, tasks)
             by_time[evaluation.returns.time] = evaluation
     evaluations = tuple(by_time[time] for time in sorted(by_time))
-    return Seed(number, evaluations, _result(read_fields(result), tasks) if result.is_file() else None)
+    return Seed(number, evaluations, None if result is None else _result(result, tasks))
 
 
 def _evaluation(fields: Fields, tasks: int) -> Evaluation:

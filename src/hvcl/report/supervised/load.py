@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from hvcl.core.errors import RunError
+from hvcl.core.manifest import REMEDY
 from hvcl.core.pictures import SIGNATURE
-from hvcl.report.fields import Fields, count, instance, read_bytes, read_fields, read_lines
+from hvcl.report.fields import Fields, Vector, count, instance
 from hvcl.report.folders import seed_folders
+from hvcl.report.seed_files import SeedFiles
 from hvcl.report.supervised.run import (
     QUANTITIES,
     Config,
@@ -25,6 +29,8 @@ from hvcl.report.supervised.run import (
 
 FORMAT = 1
 """Version of the layout of a supervised run's folder."""
+ROUNDING = 1e-9
+"""How far two sums of the same accuracies may lie apart."""
 _PICTURE = re.compile(r"(\d+)-(originals|reconstructions|samples)\.png")
 
 
@@ -61,24 +67,43 @@ def _config(fields: Fields) -> Config:
 
 
 def _seed(folder: Path, number: int, config: Config) -> Seed:
-    tasks = len(config.task_names)
-    environment, metrics, result = (folder / name for name in ("environment.json", "metrics.jsonl", "result.json"))
-    terms, evaluations = _metrics(metrics, tasks) if metrics.is_file() else ((), ())
+    files, tasks = SeedFiles(folder), len(config.task_names)
+    environment, found = files.environment(), files.result()
+    terms, evaluations = _metrics(files.log(), tasks)
+    result = None if found is None else _result(found, tasks)
+    if result is not None:
+        _check_agreement(folder, result, evaluations)
     return Seed(
         seed=number,
-        environment=read_fields(environment).values if environment.is_file() else {},
+        environment={} if environment is None else environment.values,
         terms=terms,
         evaluations=evaluations,
-        result=_result(read_fields(result), tasks) if result.is_file() else None,
-        pictures=_pictures(folder / "pictures"),
+        result=result,
+        pictures=_pictures(files),
     )
 
 
-def _pictures(folder: Path) -> dict[tuple[int, str], bytes]:
+def _check_agreement(folder: Path, result: Result, evaluations: tuple[Evaluation, ...]) -> None:
+    """Raise a `RunError` if the summary is not that of the log, or its figures are not those of its own matrix."""
+    last = result.accuracy_matrix[-1]
+    if abs(result.quantities["average_accuracy"] - math.fsum(last) / len(last)) > ROUNDING:
+        raise RunError(f"{folder / 'result.json'} is damaged: its average is not that of its accuracy matrix. {REMEDY}")
+    rows = (result.initial_accuracy, *result.accuracy_matrix)
+    for evaluation in evaluations:
+        if evaluation.after < len(rows) and not _equal(evaluation.accuracy, rows[evaluation.after]):
+            raise RunError(
+                f"{folder} is damaged: after {evaluation.after} tasks result.json and metrics.jsonl do not agree. {REMEDY}"
+            )
+
+
+def _equal(one: Vector, other: Vector) -> bool:
+    return len(one) == len(other) and all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(one, other, strict=True))
+
+
+def _pictures(files: SeedFiles) -> dict[tuple[int, str], bytes]:
     found = {}
-    for path in sorted(folder.glob("*.png")) if folder.is_dir() else []:
+    for path, content in files.pictures():
         match = _PICTURE.fullmatch(path.name)
-        content = read_bytes(path)
         if match and not content.startswith(SIGNATURE):
             raise RunError(f"{path} is damaged: it is not a PNG file")
         if match:
@@ -86,11 +111,11 @@ def _pictures(folder: Path) -> dict[tuple[int, str], bytes]:
     return found
 
 
-def _metrics(path: Path, tasks: int) -> tuple[tuple[Terms, ...], tuple[Evaluation, ...]]:
+def _metrics(log: Iterator[Fields], tasks: int) -> tuple[tuple[Terms, ...], tuple[Evaluation, ...]]:
     # By step: where a resumed run wrote a step a second time, the later line counts.
     terms: dict[int, Terms] = {}
     evaluations: dict[int, Evaluation] = {}
-    for fields in read_lines(path):
+    for fields in log:
         kind = fields.text("kind")
         if kind == "terms":
             step = fields.integer("step")
