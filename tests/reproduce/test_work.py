@@ -65,7 +65,7 @@ def test_what_cannot_be_made_is_left_out_of_many_and_raises_alone(tmp_path):
 
 
 def test_a_run_that_diverges_leaves_out_what_needs_it_and_nothing_else(tmp_path):
-    bad = Small("bad", learner={"learning_rate": 1e30})
+    bad = Small("bad", learner={"hidden": (4, 4, 4), "learning_rate": 1e15})
     left_out = []
     done = reproduce([bad, Small("one")], tmp_path, workers=1, on_skipped=left_out.append)
     assert [written.name for written in done] == ["one"]

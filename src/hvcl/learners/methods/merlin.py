@@ -144,14 +144,10 @@ class MERLIN(EpisodicLearner):
 
     # -- learning --------------------------------------------------------------------------------------------------------------
 
-    def learn(self, x: Tensor, y: Tensor, task: Tensor | None) -> dict[str, float]:
-        """One step of all models."""
-        self.learned += 1
-        self.number = None if task is None else int(task.mode()[0])
-        return super().learn(x, y, task)
-
     def loss(self, x: Tensor, y: Tensor, task: Tensor | None) -> Terms:
         """Cross-entropy of each model on a bootstrap sample of its own."""
+        self.learned += 1  # here, where a step that fails takes it back, and a segment that ends with this step counts it
+        self.number = None if task is None else int(task.mode()[0])
         rows = torch.randint(len(y), (self.config.models, len(y)), device=self.device)
         return {"loss": self.errors(self.models.weights, Stored(x, y, task), rows)}
 
