@@ -30,7 +30,7 @@ def check_steps(steps: int, what: str) -> None:
         )
 
 
-def check_room(needed: float, what: str) -> None:
+def check_memory(needed: float, what: str) -> None:
     """Raise `InputError` if `what` needs more bytes than are free."""
     free = free_bytes()
     if free is not None and needed > free:
@@ -93,7 +93,7 @@ class _Guard(TorchFunctionMode):
             count = math.prod(numbers) if func is not torch.eye or len(numbers) != 1 else numbers[0] ** 2
             kind = options.get("dtype") or torch.get_default_dtype()
             if count * kind.itemsize > _SMALL:
-                check_room(count * kind.itemsize, f"a tensor of {' x '.join(map(str, numbers))} numbers")
+                check_memory(count * kind.itemsize, f"a tensor of {' x '.join(map(str, numbers))} numbers")
         return func(*args, **options)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hvcl.core.errors import InputError
 from hvcl.core.problem import Problem
-from hvcl.core.room import check_room, check_steps
+from hvcl.core.room import check_memory, check_steps
 from hvcl.streams.events import Batch, TaskEnd
 from hvcl.streams.tasks import Labelled, Scenario, Task, TestSet, hold_out
 
@@ -166,7 +166,7 @@ def _check_length(tasks: list[Task], config: StreamConfig, cumulative: bool) -> 
     what = f"{config.epochs:,} epochs of {len(sizes)} tasks"
     check_steps(steps, what)
     if config.blur:  # the whole order is known beforehand
-        check_room(_BYTES_OF_ORDER * config.epochs * sum(sizes), f"the blurred order of {what}")
+        check_memory(_BYTES_OF_ORDER * config.epochs * sum(sizes), f"the blurred order of {what}")
 
 
 _BYTES_OF_ORDER = 64

@@ -39,7 +39,7 @@ from hvcl.core.configuration import to_json
 from hvcl.core.errors import InputError, RunError
 from hvcl.core.problem import Problem
 from hvcl.core.random import float32
-from hvcl.core.room import check_room
+from hvcl.core.room import check_memory
 from hvcl.features import FeatureChoice, FeatureMap, PatchFeatures, RandomFeatures
 from hvcl.gates import GenerativeGate
 from hvcl.gates.generative import Covariance
@@ -126,7 +126,7 @@ class Exact(Learner):
             raise InputError("separate experts have feature maps of their own: leave `features` out, or share")
         for name in ("random_features", "filters"):
             number = getattr(config, name)
-            check_room(4.0 * number * number, f"{name}={number}, whose products are summed,")
+            check_memory(4.0 * number * number, f"{name}={number}, whose products are summed,")
         self.config, self.seed = config, seed
         self.experts_given = problem.task_examples is not None or problem.task_outputs is not None
         """Whether the expert of every training example is known, as its task is: from boundaries or task ids."""
