@@ -98,6 +98,12 @@ def checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def file_checksum(path: Path) -> str:
+    """That of a file, which need not fit into memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 SEAL = "seal"
 """Key of a JSON document's checksum of all the rest of it."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvcl.core.errors import RunError
-from hvcl.core.files import checksum, is_sealed, read_json, write_json
+from hvcl.core.files import checksum, file_checksum, is_sealed, read_json, write_json
 
 MANIFEST = "manifest.json"
 REMEDY = "Restore it from a copy, or start the run anew with --force"
@@ -32,7 +32,7 @@ class Manifest:
     def write(cls, folder: Path) -> None:
         """The manifest of all that is in `folder` now; names that begin with a dot are of files under way."""
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith(".")]
-        found = {path.relative_to(folder).as_posix(): checksum(path.read_bytes()) for path in paths if path.name != MANIFEST}
+        found = {path.relative_to(folder).as_posix(): file_checksum(path) for path in paths if path.name != MANIFEST}
         write_json(folder / MANIFEST, {"format": 1, "files": found}, sealed=True)
 
     @classmethod
