@@ -9,18 +9,19 @@ import argparse
 import dataclasses
 
 from hvcl.learners import known_methods
+from hvcl.reproduce.settings import OWN_EPOCHS
 from hvcl.results import keys, load_cells
 from hvcl.runs import RunConfig
 from hvcl.streams import BENCHMARKS
 from tools.marks import ROOT
 
-OWN_BUDGET = ("hvcl-growing", "hvcl-replay", "dgr", "dgr-distill", "rtf")
 TASK_FREE = ("hvcl-growing", "exact")
+"""Methods that the tables show without boundaries as well."""
 
 
 def today(benchmark, method, scenario, task_free):
     """The settings that a run of this cell has today, as its file says them."""
-    own = method in OWN_BUDGET and BENCHMARKS[benchmark].front is None
+    own = method in OWN_EPOCHS and BENCHMARKS[benchmark].front is None
     budget = None if own or known_methods()[method].one_pass else "standard"
     config = RunConfig.make(benchmark, method, (1,), {"scenario": scenario, "task_free": task_free}, budget=budget)
     return {keys.STREAM: dataclasses.asdict(config.stream), keys.LEARNER: dataclasses.asdict(config.learner)}
