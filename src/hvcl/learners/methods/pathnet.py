@@ -16,15 +16,15 @@ Which path is best: the winner of the last tournament.
 An example of task t is answered along the path of t, which nothing can change: nothing is forgotten. For that the task must be
 known. In Task-IL it is told. Elsewhere, where PathNet has no answer, every path is asked, and the one answers that is surest of
 the example, with the lowest entropy of p(y|x). In Class-IL a path's answers are among the labels that its task had. That is a
-poor guide: on held-out split digits 98.6 % of Task-IL became 72.2 % in Domain-IL and 47.2 % in Class-IL.
+poor guide: a path is sure of what it has never seen as well.
 
 `hidden` are units of a module, as `channels` are, so that the network has M times as many as others with the same settings, and a
 step takes what two networks of N times as many would. Once all modules of a layer are frozen, tasks can only choose among them.
 
 Deviates from the paper: both contestants learn from the same batches, one after the other in the paper; leaky ReLUs, Adam. What
 Adam remembers of a module is kept over the tournaments of a task. The defaults are 8 genotypes and tournaments of 5 batches, for
-tasks of some hundred batches; the paper has 64 genotypes and 50 batches, and more steps for a task than there are here (on split
-digits 64 genotypes stay all but untrained: 88.1 % in Task-IL).
+tasks of some hundred batches; the paper has 64 genotypes and 50 batches, and more steps for a task than there are here, where 64
+genotypes would stay all but untrained.
 
 On a task-free stream (but in Task-IL) the first task never ends: its paths evolve on, and the best answers. In Task-IL a task
 ends when another begins, and of a batch the examples of the task that has most are learned; a task that comes again, or comes
